@@ -130,11 +130,11 @@ def _dependencies_in_scope(scope: scopes.Scope) -> Recorded:
     it accepted the compiler's types.
     """
     try:
-        results = frozenset([row for function in scope.tried.values() for row in _results_in_scope(scope, function)])
+        results = frozenset([result for function in scope.tried.values() for result in _results_in_scope(scope, function)])
         unused = [function for id_, function in scope.tried.items() if id_ not in scope.used]
         dependencies = {dependency_of(function, declined=id(function) not in scope.accepted) for function in unused}
         dependencies |= {result.dependency for result in results}
-        dependencies |= {row for row in map(dependency_of_generator, scope.generators.values()) if row is not None}
+        dependencies |= {found for found in map(dependency_of_generator, scope.generators.values()) if found is not None}
         dependencies |= set(map(dependency_of_type, scope.types))
         return Recorded(frozenset(dependencies), frozenset(scope.names), results=results)
     except Unidentifiable as error:

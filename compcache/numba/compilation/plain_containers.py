@@ -58,7 +58,7 @@ def contains_type(type_: Any, classes: tuple[type, ...]) -> bool:
 
 
 def item_types(type_: Any) -> list[Any]:
-    """Return the types of the items in a value of this type; empty for a type without items. The items of a dictionary are tuples."""
+    """Return the types of the items in a value of this type, if any. The items of a dictionary are tuples; an optional value is an item."""
     from numba.core import types
 
     if isinstance(type_, types.Optional):
@@ -121,7 +121,7 @@ def _define(text: str, name: str, scope: dict[str, Any]) -> Any:
     return scope[name]
 
 
-#: The field of a list's memory block that refers to the container created from the list. Numba uses it only for memory of other devices.
+#: The number of the field in a list's memory block for the container created from the list. Numba uses the field only for other devices.
 _CONTAINER_IN_BLOCK = 5
 
 
@@ -183,7 +183,7 @@ def _create_set(items: Any) -> Any:
 def _make_creator(type_: Any) -> Any:
     """Return a function that creates a container from the list of its items.
 
-    Raise `NotImplementedError` if another container or type contains the container.
+    Raise `NotImplementedError` if the type is no such container, or if its items contain containers.
     """
     from numba.core import types
     from numba.typed import Dict, List

@@ -1,7 +1,7 @@
 """Defines replacements for Numba's decorators, which import Numba only if it is needed.
 
 `njit` and `jit` return lazy functions (`compcache.numba.lazy.function`). If a function has declared signatures, the decorator looks up its
-code (`signatures`).
+code (`signatures`). If these decorators have replaced those of an imported Numba, they return Numba's objects.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def jit(*args: Any, **options: Any) -> Any:
 def _decorate(decorator: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """Implement `njit` and `jit`: return the decorated function, or the decorator for it.
 
-    Numba's own decorator is used if compilation is disabled, or if only Numba can interpret the arguments. In the latter case, if Numba
-    cannot be imported, the function becomes the kernel that was packaged beside its module.
+    Numba's own decorator is used if compilation is disabled, or if only Numba can interpret the arguments. If it is needed for positional
+    arguments, and Numba cannot be imported, the function becomes the kernel that was packaged beside its module.
     """
     if _is_jit_disabled() or "signature_or_function" in options:
         return numba_decorator(decorator)(*args, **options)
@@ -96,10 +96,10 @@ def _decorate_function(decorator: str, signatures: tuple[str, ...] | None, optio
 
 def _create_state(function: Any, decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any]) -> State | None:
     """Return the state of a decorated function, or None if Numba must decorate the object."""
-    return State(function, decorator, signatures, dict(options), _real_dispatcher) if _is_program_function(function) else None
+    return State(function, decorator, signatures, dict(options), _real_dispatcher) if _is_decoratable(function) else None
 
 
-def _is_program_function(function: Any) -> bool:
+def _is_decoratable(function: Any) -> bool:
     """Return whether an object is a Python function, but not one of Numba's own functions, to which Numba also applies the decorators."""
     return type(function) is _Function and not (are_decorators_replaced() and str(function.__module__).startswith("numba."))
 
@@ -140,9 +140,9 @@ def _is_jit_disabled() -> bool:
 
 
 def vectorize(*args: Any, **options: Any) -> Any:
-    """Replace `numba.vectorize`. Return a ufunc of stored loops, or a decorator that returns one.
+    """Replace `numba.vectorize`. Return a ufunc of stored loops, or a decorator that returns one. Numba compiles loops that are not stored.
 
-    The ufunc or decorator is Numba's own if compilation is disabled, a loop is not stored, or only Numba can interpret the arguments.
+    The ufunc or decorator is Numba's own if compilation is disabled, or only Numba can interpret the arguments.
 
     Args:
         args: the arguments of `numba.vectorize`.
@@ -160,7 +160,7 @@ def vectorize(*args: Any, **options: Any) -> Any:
 
 
 def guvectorize(*args: Any, **options: Any) -> Any:
-    """Replace `numba.guvectorize`. Return a decorator that returns a ufunc of stored loops, or Numba's ufunc if a loop is not stored.
+    """Replace `numba.guvectorize`. Return a decorator that returns a ufunc of stored loops. Numba compiles loops that are not stored.
 
     The decorator is Numba's own if compilation is disabled, or only Numba can interpret the arguments.
 
@@ -193,7 +193,7 @@ _MAX_GUVECTORIZE_ARGUMENTS = 2
 
 
 def cfunc(*args: Any, **options: Any) -> Any:
-    """Replace `numba.cfunc`. Return a decorator that returns a callback of stored code, or Numba's callback if the code is not stored.
+    """Replace `numba.cfunc`. Return a decorator that returns a callback of stored code. Numba compiles code that is not stored.
 
     The decorator is Numba's own if compilation is disabled, or only Numba can interpret the arguments.
 
@@ -210,7 +210,7 @@ def cfunc(*args: Any, **options: Any) -> Any:
 def stencil(func_or_mode: Any = "constant", **options: Any) -> Any:
     """Replace `numba.stencil`. Return a stencil that stored functions call, or a decorator that returns one.
 
-    The stencil or decorator is Numba's own if compilation is disabled, or only Numba can interpret the arguments.
+    The stencil or decorator is Numba's own if compilation is disabled, Numba is imported, or only Numba can interpret the arguments.
 
     Args:
         func_or_mode: the first argument of `numba.stencil`.
@@ -227,8 +227,8 @@ _STENCIL_OPTIONS = frozenset(("cval", "neighborhood", "standard_indexing"))
 
 
 def _decorate_stencil(options: dict[str, Any], function: Any) -> Any:
-    """Return the stencil of a function. It is Numba's own stencil if Numba is imported, or if `_is_program_function` is false."""
-    if not _is_program_function(function):
+    """Return the stencil of a function. It is Numba's own stencil if Numba is imported, or if `_is_decoratable` is false."""
+    if not _is_decoratable(function):
         return numba_decorator("stencil")("constant", **options)(function)
     from compcache.numba.declarations.stencils import declare_stencil
 
@@ -239,7 +239,7 @@ def _decorate_stencil(options: dict[str, Any], function: Any) -> Any:
 def _decorate_ufunc(
     decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any], args: tuple[Any, ...], function: Any
 ) -> Any:
-    """Return the ufunc of a decorated function. The ufunc is Numba's own if only Numba can interpret the object or the options."""
+    """Return the ufunc of a decorated function: Numba's own if only Numba can interpret the object, the options or the signatures."""
     if decorator == "vectorize" and is_lazy_function(function):
         function = function.py_func
     state = _create_state(function, decorator, signatures, options)

@@ -29,7 +29,7 @@ class StandIn(_Module):  # type: ignore[misc]
     """The stand-in for the module `numba`."""
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__version__":  # few programs read it, and a start need not search for it
+        if name == "__version__":  # few programs read the version, and finding it takes time
             self.__version__ = numba_version()
             return self.__version__
         if name != "__all__" and (name.startswith("__") or is_probe(name)):

@@ -119,7 +119,7 @@ def intrinsic(*args: Any, **options: Any) -> Any:
 
 
 def get_cython_function_address(module_name: str, function_name: str) -> int:
-    """Replace `numba.extending.get_cython_function_address`, until Numba is imported by the C function of Numba's extension module."""
+    """Replace `numba.extending.get_cython_function_address`. Before Numba is imported, call a C function of its extension module."""
     if has_numba():
         real_address: int = _import_real("get_cython_function_address")(module_name, function_name)
         return real_address

@@ -69,7 +69,7 @@ class LazyType:
         if all(text_of(argument) is not None for argument in args):
             return LazySignature(self, args)
         fields = _fields[id(self)]
-        if len(args) == 1 and fields.is_scalar and type(args[0]) in _VALUES and fields.text in _CASTS:
+        if len(args) == 1 and fields.is_scalar and type(args[0]) in _CAST_CLASSES and fields.text in _CASTS:
             return _CASTS[fields.text](args[0])
         return convert_to_numba_type(self)(*args)
 
@@ -170,7 +170,8 @@ class LazyContainerType(LazyType):
 #: All stand-ins by expression, and their fields by id. Like Numba's types, stand-ins are few and are never freed.
 _interned: dict[str, LazyType] = {}
 _fields: dict[int, _Fields] = {}
-_VALUES = frozenset((bool, int, float))
+#: The classes of values that a call of a type converts without Numba.
+_CAST_CLASSES = frozenset((bool, int, float))
 #: The attributes by which programs recognize array types. Other types do not have them, and no type has `shape`.
 _ARRAY_ATTRIBUTES = frozenset(("dtype", "layout", "ndim", "shape"))
 
@@ -316,7 +317,7 @@ when_imported(_convert_all_types)
 
 
 class LazySignature:
-    """A signature. It is converted to Numba's own signature when the program uses anything but its types."""
+    """A signature. Uses that need more than its types convert it to Numba's own signature."""
 
     __slots__ = ("_args", "_pysig", "_recvr", "_return_type")  # a change of the class requires the slots of Numba's class
     _compcache_is_signature = True
@@ -443,7 +444,7 @@ def _make_dict(key: Any, value: Any) -> Any:
 
 
 def _is_item(type_: Any) -> bool:
-    """Return whether typed lists and dictionaries may have items of this type. Numba rejects optional items."""
+    """Return whether Numba is known to accept items of this type in typed lists and dictionaries. It rejects optional items."""
     return type(type_) is LazyType or (type(type_) is LazyContainerType and str(text_of(type_)).startswith(_ITEM_PREFIXES))
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from types import SimpleNamespace
 
 from compcache.numba.declarations.signatures import Declared, load_declared_code
-from compcache.numba.fingerprints.history import has_old_code, note_code
+from compcache.numba.fingerprints.history import first_with_old_code, note_code
 from compcache.numba.fingerprints.stand_ins import note_real
 from compcache.numba.lazy import has_numba
 from compcache.numba.lazy.argument_types import is_derived_array, learn_numpy, scalar_name
@@ -44,7 +44,7 @@ _creation_lock = allocate_lock()
 
 
 class _NotStored(Exception):  # noqa: N818 - a result, not a failure
-    """Raised, also through NumPy's C code, if a loop is not stored, so that Numba must create it."""
+    """Raised, also through NumPy's C code, if Numba must perform a call: usually because a loop is not stored."""
 
 
 class LazyUfunc(LazyWrapper):
@@ -106,26 +106,27 @@ class LazyUfunc(LazyWrapper):
 
 
 class _LazyGufunc(LazyUfunc):
-    # A ufunc that `guvectorize` decorates.
+    # A ufunc from `guvectorize`.
     __slots__ = ()
 
 
 LazyUfunc.__name__, _LazyGufunc.__name__ = "DUFunc", "GUFunc"  # Python's error messages show the names of Numba's classes
 
 
-def added_loops(ufunc: LazyUfunc) -> list[Loop]:
+def added_loops(ufunc: LazyUfunc) -> list[LoadedLoop]:
     """Return the loops of a ufunc without signatures, in the order in which they were added."""
-    loops: list[Loop] = object.__getattribute__(ufunc, "_loops")
+    loops: list[LoadedLoop] = object.__getattribute__(ufunc, "_loops")
     return loops
 
 
 #: The shapes of stored details (`decode_fields`): for each loop, NumPy's type numbers and the entry of the compiled function. For
-#: `guvectorize`, the layout, the numbers of arguments and results, and whether each argument is writable precede the loops.
+#: `guvectorize`, the layout, the numbers of arguments and results, and whether each argument is writable precede the loops. `_LOOP` has the
+#: shapes of records of one loop.
 _DETAILS = {"vectorize": "([[i]][(uu)])", "guvectorize": "(uii[?][[i]][(uu)])"}
 _LOOP = {"vectorize": f"({RECORD}[i](uu))", "guvectorize": f"({RECORD}[i](uu)[?])"}
 
 
-class Loop:
+class LoadedLoop:
     """A loop that was loaded by a call of a ufunc.
 
     Attributes:
@@ -147,7 +148,7 @@ class Loop:
 
 
 def _is_overridden(values: tuple[Any, ...]) -> bool:
-    """Return whether an argument overrides calls of ufuncs."""
+    """Return whether an argument overrides calls of ufuncs, as the collections of Dask do."""
     for value in values:
         kind = type(value)
         if kind.__module__ not in ("builtins", "numpy") and (_overrides_ufuncs(kind) or hasattr(kind, "__dask_graph__")):
@@ -259,13 +260,13 @@ def _add_loop(lazy: LazyUfunc, ufunc: Any, args: tuple[Any, ...], keywords: dict
         ufunc._add_loop(added.loaded.address, list(added.numbers))
 
 
-def _note_loop(lazy: LazyUfunc, loop: Loop) -> None:
+def _note_loop(lazy: LazyUfunc, loop: LoadedLoop) -> None:
     """Record a loop that a call adds, and the values that its functions read."""
     note_code(loop.key.content.reads, [loop.loaded.record])
     added_loops(lazy).append(loop)
 
 
-def _find_and_count_loop(state: State, types: tuple[str, ...]) -> tuple[Loop, Any]:
+def _find_and_count_loop(state: State, types: tuple[str, ...]) -> tuple[LoadedLoop, Any]:
     """Return a ufunc's stored loop for these types, and the further fields of the loop's record. Count a hit.
 
     Raise `_NotStored` if no loop is stored, only Numba can load it, or Numba is imported.
@@ -274,7 +275,7 @@ def _find_and_count_loop(state: State, types: tuple[str, ...]) -> tuple[Loop, An
         raise _NotStored
     try:
         key = key_of(state.function, state.key_options, f"{state.decorator} {types}")
-        cache = None if has_old_code(key.content.reads) else open_cache()
+        cache = None if first_with_old_code(key.content.reads) else open_cache()
         fields = find_fields(cache, key.name, _LOOP[state.decorator]) if cache is not None else None
         if cache is None or fields is None:
             raise _NotStored
@@ -285,7 +286,7 @@ def _find_and_count_loop(state: State, types: tuple[str, ...]) -> tuple[Loop, An
         raise _NotStored
     count_hit()
     _, numbers, base, *further = fields
-    return Loop(types, key, tuple(base), loaded, tuple(numbers)), further
+    return LoadedLoop(types, key, tuple(base), loaded, tuple(numbers)), further
 
 
 def _call_at(lazy: LazyUfunc, *args: Any, **keywords: Any) -> Any:
@@ -325,7 +326,7 @@ def _call_dynamic(lazy: LazyUfunc, state: State, args: tuple[Any, ...], keywords
     return stored(*args, **keywords)
 
 
-def _make_dynamic(state: State, loops: list[Loop], writable: tuple[bool, ...]) -> Any:
+def _make_dynamic(state: State, loops: list[LoadedLoop], writable: tuple[bool, ...]) -> Any:
     """Return the NumPy ufunc of a `guvectorize` function without signatures. Its loops are those that calls have loaded so far."""
     layout = state.options["signature"]
     inputs, _, results = layout.partition("->")

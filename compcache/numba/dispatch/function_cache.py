@@ -64,7 +64,8 @@ class FunctionCache(CacheObject):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the stored compile result for a signature, or None if Numba must compile it.
 
-        Count a hit or a miss, unless the overload ran without Numba, was flushed, or belongs to the fallback cache.
+        Count a hit or a miss, unless caching is off, the overload ran without Numba or was flushed, a package's locator names the entries,
+        or the result is from the fallback cache.
         """
         parsed = _parse_signature(sig)
         if getattr(self._owner, "_compiler", None) is None and (self._enabled or self._pinned):
@@ -130,9 +131,7 @@ class FunctionCache(CacheObject):
     def _record_loaded(self, identity: Identity, sig: Any, cres: Any) -> None:
         """Count a hit, print Numba's messages, and record the code, its identity, and what is linked into it.
 
-        Also record the overload for starts without Numba, if no record of it is stored.
-
-        Raise `CompcacheError` if a record of a start could not be stored.
+        Also record the overload for starts without Numba, if no record of it is stored. Ignore failures to store this record.
         """
         self._backend.count(hit=True)
         self._log("loaded from", make_func_name(identity, sig))
@@ -209,7 +208,8 @@ class FunctionCache(CacheObject):
         if not stale and not history.is_latest(identity.parts[0]):
             stale = self._full_name()
         if stale:
-            self._record_uncached_result(sig, f"{stale} reads a value that has changed since {stale} was compiled", seconds)
+            reason = f"{stale} reads a value that has changed since {stale} was compiled: pass this value as an argument"
+            self._record_uncached_result(sig, reason, seconds)
             return True  # an entry would give other processes code that was compiled with other values
         self._record_compiled(sig, identity)
         name = make_func_name(identity, sig)

@@ -77,7 +77,7 @@ def load_result(
     cache: Cache, base: Sequence[str], adapt_args: Callable[[tuple[Any, ...]], tuple[Any, ...]], owner: Any,
     target_context: Any, functions: Functions,
 ) -> Any:  # fmt: skip
-    """Return the compile result of an entry, record its library and dependencies, and add the loops of ufuncs that it lists.
+    """Return the compile result of an entry, record its library and dependencies, and add the loops of ufuncs that the entry lists.
 
     The result is None if no entry is valid, or if the existing environment of the function has another number of constants.
 
@@ -237,7 +237,7 @@ def load_library(cache: Cache, identity: Identity, name: str, target_context: An
 def _restore_generator(cres: Any, symbol: str, function: Any) -> Any:
     """Register the generator of a loaded compile result, so that callers can be compiled. Return the result with the new generator type.
 
-    Numba keeps what callers need in the context in which the generator was compiled, and its own cache does not restore it: there, the
+    Numba keeps what callers need in the context in which the generator was compiled. Numba's own cache does not restore this data, so the
     compilation of a caller fails with a `KeyError`. Numba distinguishes generator types by their functions. Therefore the type is created
     again for the function of this process. The new type also replaces the result type in the descriptor of `cres`. `symbol` implements
     `next`.

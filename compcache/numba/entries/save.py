@@ -357,7 +357,7 @@ def _copied_objects_reason(text: str, pickled: bytes, constants: Iterable[Any]) 
     if functions:
         return f"the code returns the function {functions[0].py_func.__qualname__}; other processes would have a copy of this function"
     if _CLASS_COPIER.encode() in pickled or _PICKLED_CLASS_COPY.search(text):
-        return "the code refers to a class that cannot be found by its name; other processes would have a copy of this class"
+        return "the code refers to a class, of which other processes would have a copy: assign the class to a variable of its module"
     return None
 
 

@@ -82,7 +82,7 @@ def _feed_constant(state: Any, constant: Any) -> None:
 
 def bits_of(value: complex) -> bytes:
     """Return a floating-point or complex number as bytes with all its bits. A text would lose the sign of a NaN."""
-    return dumps(value, 2)
+    return dumps(value, 2)  # version 2 writes floating-point numbers in binary form
 
 
 def plain_name(name: str) -> str:
@@ -97,8 +97,7 @@ def plain_name(name: str) -> str:
 def file_of(code: python_types.CodeType, namespace: dict[str, Any]) -> str:
     """Return the file that tracebacks name if it is the file of the code's module, or "".
 
-    Code that is compiled from text, such as a notebook's cell, has a file name that contains the number of a
-    process, a temporary file or a cell. Other processes do not have this file.
+    Code from text, such as a notebook's cell, has a file name with the number of a process or cell, which no other process has.
     """
     return code.co_filename if namespace.get("__file__") == code.co_filename else ""
 

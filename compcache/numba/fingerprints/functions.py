@@ -13,7 +13,7 @@ from opcode import opmap
 from compcache.digest import blake2b
 from compcache.numba.fingerprints import COMPILED, RUN
 from compcache.numba.fingerprints.code_digest import digest_and_reads, file_of, plain_name
-from compcache.numba.fingerprints.stand_ins import is_declared_as, is_generators_module, reads_object_mode
+from compcache.numba.fingerprints.stand_ins import is_declared_as, is_module_of_generators, reads_object_mode
 from compcache.numba.fingerprints.values import is_defined_by_text
 from compcache.numba.registered.code_reads import MISSING, cells_of, is_part_of_hash, resolve, returned_functions
 from compcache.numba.registered.library import full_name, is_generator_module, is_library_module, is_made_by_library, package_of
@@ -132,7 +132,7 @@ def _feed_code(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any
     walk.lines.update(code.co_linetable)
     chains = _chains_of(walk, code, namespace)
     if reads_object_mode(chains):
-        walk.has_lenient_function = walk.has_object_mode = True
+        walk.function_has_object_mode = walk.has_object_mode = True
     if walk.mode == RUN:
         _record_reads_of_run(walk, code, reads, [value for _, value, _ in chains])
     for chain, value, followed in chains:
@@ -196,11 +196,11 @@ def _feed_imports(walk: Walk, code: python_types.CodeType, namespace: dict[str, 
 
 
 def _feed_known_import(walk: Walk, module: str, chains: Iterable[tuple[str, ...]], name: str) -> bool:
-    """Feed what the program has assigned to a code generator's module that code imports. Return False for any other module.
+    """Feed what the program has assigned to an imported module of a library that generates code. Return False for any other module.
 
-    `chains` are the attributes that the code reads from the module. The version of the generator covers everything else in the module.
+    `chains` are the attributes that the code reads from the module. The version of the library covers everything else in the module.
 
-    Raise `NotLazy` if the module belongs to no code generator, and the program has not imported it. The walk imports nothing.
+    Raise `NotLazy` if the module belongs to no such library, and the program has not imported it. The walk imports nothing.
     """
     if is_generator_module(module):
         for chain in (*chains, ()):  # () is the module itself
@@ -223,7 +223,7 @@ def _resolve_chain(walk: Walk, chain: tuple[str, ...], namespace: dict[str, Any]
     name refers to the function that is being declared.
     """
     if walk.without_numba:
-        value, followed = resolve(chain, namespace, is_generators_module)
+        value, followed = resolve(chain, namespace, is_module_of_generators)
         return (MISSING, 1) if followed == 1 and is_declared_as(value, walk.compiled) else (value, followed)
     value, followed = resolve(chain, namespace)
     if value is MISSING and followed == 1 and walk.mode == COMPILED:
@@ -249,7 +249,7 @@ def _feed_chain(walk: Walk, chain: tuple[str, ...], value: Any, followed: int, a
     shown = ".".join(chain[:followed])
     walk.feed_token("global", shown)
     where = f"the global {shown!r} of {name}"
-    if followed < len(chain) and walk.without_numba and is_generators_module(value):  # the version determines its parts
+    if followed < len(chain) and walk.without_numba and is_module_of_generators(value):  # the version determines its parts
         walk.feed_token("of a generator of code", value.__name__, *chain[followed:])
         _feed_assigned_value(walk, value.__name__, chain[followed:], where)
     elif walk.mode == RUN:

@@ -230,7 +230,7 @@ def _feed_signature(walk: Walk, value: Any, where: str) -> None:
 
 
 #: Further classes of Numba types, in addition to `SCALARS`, whose text identifies the type.
-_LITERALS = frozenset((
+_IDENTIFIED_BY_TEXT = frozenset((
     "IntegerLiteral", "BooleanLiteral", "StringLiteral", "Bytes", "NPDatetime", "NPTimedelta", "Opaque", "VoidType", "SliceType",
 ))  # fmt: skip
 
@@ -244,7 +244,7 @@ def is_plain_type(value: Any) -> bool:
         return is_plain_type(value.dtype)
     if kind.__name__ in ("UniTuple", "Tuple"):
         return all(map(is_plain_type, value.types))
-    return kind.__name__ in SCALARS or kind.__name__ in _LITERALS
+    return kind.__name__ in SCALARS or kind.__name__ in _IDENTIFIED_BY_TEXT
 
 
 def _feed_type(walk: Walk, value: Any, where: str) -> None:

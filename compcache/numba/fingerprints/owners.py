@@ -41,7 +41,7 @@ def hashed_reference(value: Any) -> ref[Any]:
 
 
 def is_compared_by_identity(cls: type) -> bool:
-    """Return whether a class equals only itself. A metaclass may define otherwise. References to such classes cannot be keys."""
+    """Return whether a class equals only itself. If its metaclass defines otherwise, references to the class cannot be keys."""
     metaclass = type(cls)
     return metaclass.__hash__ is type.__hash__ and metaclass.__eq__ is type.__eq__
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from compcache.numba.fingerprints.walk import Walk
 
 __all__ = [
-    "handler_without_numba", "is_declared_as", "is_generators_module", "lazy_jitted_of", "note_real", "reads_object_mode",
+    "handler_without_numba", "is_declared_as", "is_module_of_generators", "lazy_jitted_of", "note_real", "reads_object_mode",
     "register_prange",
 ]  # fmt: skip
 
@@ -78,7 +78,7 @@ def is_declared_as(value: Any, function: Any) -> bool:
     return is_marked(type(value), "_compcache_is_declaration") and bool(type(value)._compcache_is_declaration(value, function))
 
 
-def is_generators_module(value: Any) -> bool:
+def is_module_of_generators(value: Any) -> bool:
     """Return whether a module belongs to a library that generates code. Its content follows from the version."""
     return is_module(value) and is_generator_module(value.__name__)
 
@@ -89,7 +89,7 @@ def reads_object_mode(chains: Iterable[tuple[tuple[str, ...], Any, int]]) -> boo
     A chain has its names, the last value to which they lead through modules, and the number of names that lead to it.
     """
     return any(
-        _context_name(value) == _OBJECT_MODE or (_OBJECT_MODE in names[followed:] and is_generators_module(value))
+        _context_name(value) == _OBJECT_MODE or (_OBJECT_MODE in names[followed:] and is_module_of_generators(value))
         for names, value, followed in chains
     )
 

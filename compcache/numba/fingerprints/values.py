@@ -53,7 +53,7 @@ def handler_of(value: Any, *, with_numba: bool) -> Handler:
 
 
 def _feed_plain_function(walk: Walk, value: Any, where: str) -> None:
-    """Feed a plain function. Code that runs may read it. The compiler uses it only if it is jitable; otherwise only its overloads."""
+    """Feed a plain function. Running code may read the function. The compiler uses a jitable function, or else only its overloads."""
     is_compiled = walk.feed_overloads(value)
     if is_library_function(value):
         walk.feed_library(value, where)

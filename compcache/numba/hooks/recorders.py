@@ -150,7 +150,7 @@ def _make_scope_wrapper(position: int) -> Callable[[Any], Any]:
                 libraries.collect_dependencies(result.library, scope)
                 libraries.record_library(result.fndesc.llvm_func_name, result.library)
             stored = result if scope.miss is None else _store_result(scope.miss, result)
-            libraries.add_linked(result.library, scope.linked)
+            libraries.add_linked(result.library, scope.overload)
             return stored
 
         return compile_

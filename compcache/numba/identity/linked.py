@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.numba.fingerprints.history import named_functions
 from compcache.numba.fingerprints.owners import hashed_reference, owner_of, ufunc_of
 from compcache.numba.identity.dependencies import Dependency, functions_compiled_for
-from compcache.numba.identity.key import made_objects_in, type_name
+from compcache.numba.identity.key import distinguishing_objects, type_name
 from compcache.numba.lazy.description import LINKED, LOOP
 from compcache.numba.registered.refusals import Unidentifiable
 
@@ -67,7 +67,7 @@ _linked: weakref.WeakKeyDictionary[Any, set[tuple[str, tuple[weakref.ref[Any], .
 
 
 def linked_overload(function: Any, dispatcher: Any, args: Iterable[Any]) -> Linked:
-    """Return the overload of a function for these argument types; with the digest "" if a type has no identity by content.
+    """Return the overload of a function for these argument types; with the digest "" if a type has no name.
 
     `dispatcher` is a dispatcher, or the object that compiles for it; None if the compiler itself compiles the function.
     """
@@ -77,7 +77,7 @@ def linked_overload(function: Any, dispatcher: Any, args: Iterable[Any]) -> Link
         text = f"CPUDispatcher ({', '.join(map(type_name, args))}) -> ?"
     except Unidentifiable:
         return Linked(weakref.ref(function), owner, "")
-    given = tuple([hashed_reference(item if isinstance(item, type) else owner_of(item)) for item in made_objects_in(args)])
+    given = tuple([hashed_reference(item if isinstance(item, type) else owner_of(item)) for item in distinguishing_objects(args)])
     return Linked(weakref.ref(function), owner, blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest(), given)
 
 

@@ -38,7 +38,7 @@ def learn_numpy(*, is_needed: bool = False) -> None:
 
     Raise `ImportError` if NumPy is needed and not installed, or compcache does not support the layout of its arrays.
     """
-    global _known_to_native  # noqa: PLW0603 - NumPy is one per process
+    global _known_to_native  # noqa: PLW0603 - a process has one NumPy
     if is_needed:
         __import__("numpy")
     numpy = sys.modules.get("numpy")

@@ -30,10 +30,10 @@ __all__ = ["RECORD", "START", "Key", "Loaded", "Record", "count_hit", "find_fiel
 
 
 class Key:
-    """The name under which the record of an overload is stored.
+    """The key of an overload for starts without Numba.
 
     Attributes:
-        name: the name.
+        name: the name under which the record of the overload is stored.
         base_name: the name for records of code that reports no source lines.
         content: the content of the function.
         functions: the jitted functions among the arguments.
@@ -185,7 +185,7 @@ def load_entry(cache: Cache, record: Record) -> Loaded | None:
 
     Return the code, or None if the entry does not exist or is not valid in this process.
 
-    Raise `NotLazy` if only Numba can provide a symbol or constant of the code.
+    Raise `NotLazy` if the stored constants are not a list. Code that unpickles a constant may raise any exception.
     """
     request = Request(record.lines, implementations=record.implementations)
     try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["State", "state_of"]
 
 _VARIADIC, _KEYWORDS = 0x04, 0x08  # flags of code objects: *args, **kwargs
-_GENERATOR = 0x20 | 0x80 | 0x200
+_GENERATOR = 0x20 | 0x80 | 0x200  # generators and coroutines
 #: Options that only Numba supports.
 _OPTIONS_FOR_NUMBA = frozenset(("forceobj", "pipeline_class", "no_cpython_wrapper", "no_cfunc_wrapper", "target", "locals"))
 #: The targets of ufuncs that can run without Numba.
@@ -157,7 +157,7 @@ def _type_texts(types: dict[str, Any]) -> dict[str, str | None]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether an option's value is a string, a number or a collection of these, so that its text identifies it."""
+    """Return whether the text of an option's value identifies it: of a plain value, or a set or tuple of texts and integers."""
     if isinstance(value, (set, frozenset, tuple)):
         return all(isinstance(item, (str, int)) for item in value)
     return type(value) in _PLAIN

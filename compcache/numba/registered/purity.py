@@ -92,7 +92,7 @@ def full_name_of(value: Any) -> str:
 def is_reviewed(module: str, name: str) -> bool:
     """Return whether a name in a module, or with "" the module itself, was reviewed and found to be pure.
 
-    All names in a module of a code generator are pure, unless the module reads external state.
+    All names in a module of a library that generates code are pure, unless the module reads external state.
     """
     top = name.partition(".")[0]
     module = module.replace("numpy.core.", "numpy._core.")  # the name in NumPy 1
@@ -105,7 +105,7 @@ def is_reviewed(module: str, name: str) -> bool:
 
 
 def reads_external_state(name: str) -> bool:
-    """Return whether a module of a code generator, or an object in it, given by its full name, reads the process, the host or files."""
+    """Return whether a module of a library that generates code, or an object in it, reads the process, the host or files."""
     top, *parts = name.split(".")
     excluded = CODE_GENERATORS.get(top, ())
     return any(f"{name}.".startswith(f"{other}.") for other in excluded) or (bool(excluded) and not PROCESS_FUNCTIONS.isdisjoint(parts))

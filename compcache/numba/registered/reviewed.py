@@ -72,7 +72,7 @@ HELD = frozenset((
 ))  # fmt: skip
 #: Values in libraries that differ between processes, and on which no result depends. `dispatch_cache` is what `singledispatch` remembers.
 DIFFERING = frozenset(("functools.dispatch_cache", "logging._startTime", "tokenize.PseudoToken"))
-#: Functions of code generators whose results depend on the process or host. Numba exports them from several modules.
+#: Functions of libraries that generate code whose results depend on the process or host. Numba exports them from several modules.
 PROCESS_FUNCTIONS = frozenset((
     "address_of_symbol", "get_default_triple", "get_host_cpu_features", "get_host_cpu_name", "get_num_threads", "get_parallel_chunksize",
     "get_process_triple", "get_thread_id", "set_num_threads", "set_parallel_chunksize", "threading_layer",

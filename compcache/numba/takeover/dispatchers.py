@@ -71,7 +71,7 @@ def _make_dispatcher(state: State) -> Any:
     only_numba_declares = state.reason and (state.signatures is not None or state.reason.startswith("the function is declared"))
     backend = None if only_numba_declares else find_lazy_backend()
     if backend is None:  # the backend cannot be used, so Numba compiles as without it
-        return apply_decorator(state, state.signatures, caches=True)
+        return apply_decorator(state, state.signatures, use_numba_cache=True)
     if state.signatures is not None:
         from compcache.numba.takeover.declared import make_declared_dispatcher
 
