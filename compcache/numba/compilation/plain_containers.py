@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["contains_type", "has_containers", "item_types", "make_created_type", "make_list_adapter", "replace_containers"]
+__all__ = ["contains_type", "created_type", "has_containers", "item_types", "make_list_adapter", "replace_containers"]
 
 
 def replace_containers(type_: Any) -> Any:
@@ -34,15 +34,15 @@ def replace_containers(type_: Any) -> Any:
     return types.Tuple([replace_containers(item) for item in type_])
 
 
-def make_created_type(type_: Any) -> Any:
+def created_type(type_: Any) -> Any:
     """Return the type of the container that compiled code creates from lists of items. A set of this type does not mirror a Python set."""
     from numba.core import types
 
     if isinstance(type_, types.Set):
         return types.Set(type_.dtype)
     if isinstance(type_, (types.Tuple, types.UniTuple)):
-        return types.Tuple([make_created_type(item) for item in type_])
-    return types.Optional(make_created_type(type_.type)) if isinstance(type_, types.Optional) else type_
+        return types.Tuple([created_type(item) for item in type_])
+    return types.Optional(created_type(type_.type)) if isinstance(type_, types.Optional) else type_
 
 
 def has_containers(type_: Any) -> bool:

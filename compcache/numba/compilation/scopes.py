@@ -23,7 +23,7 @@ from numba.core.types import Type
 from compcache.numba.compilation.former_runs import former_attributes
 from compcache.numba.fingerprints.examined import remember_during_look_up
 from compcache.numba.fingerprints.fingerprint import fingerprint
-from compcache.numba.fingerprints.fixed_code import Compiled, note_symbol
+from compcache.numba.fingerprints.fixed_code import CodeIdentity, note_symbol
 from compcache.numba.fingerprints.former import former_function
 from compcache.numba.fingerprints.history import note_code
 from compcache.numba.fingerprints.implementations import digest_name, stable_name
@@ -40,7 +40,7 @@ from compcache.numba.registered.refusals import Unidentifiable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from compcache.numba.identity.linked import Linked
+    from compcache.numba.identity.linked import LinkedOverload
 
 __all__ = [
     "Miss", "Scope", "compile_scope", "defer", "function_read", "has_miss", "look_up_scope", "next_unique_id", "pop_compile_seconds",
@@ -90,7 +90,7 @@ class Scope:
         "read", "symbol_count", "token", "tried", "types", "used",
     )  # fmt: skip
 
-    def __init__(self, function: Any, token: str, miss: Miss | None, overload: Linked, read: Any) -> None:
+    def __init__(self, function: Any, token: str, miss: Miss | None, overload: LinkedOverload, read: Any) -> None:
         self.function = function
         self.overload = overload
         self.loops: dict[Loop, None] = {}
@@ -313,7 +313,7 @@ def _make_token(function: Any, original: Any, args: Any, return_type: Any, flags
         token = uuid.uuid4().hex
     else:
         _used_tokens.add(token)
-    note_symbol(token, Compiled(content, function_content.lines))
+    note_symbol(token, CodeIdentity(content, function_content.lines))
     return token
 
 

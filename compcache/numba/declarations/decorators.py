@@ -127,10 +127,10 @@ def _packaged_kernel_decorator(error: ImportError) -> Any:
 
 def _convert_signatures(signature: Any) -> tuple[str, ...] | None:
     """Return the texts of a signature or a list of signatures, or None if only Numba can interpret one of them, or the list is empty."""
-    from compcache.numba.registered.type_texts import signature_text
+    from compcache.numba.registered.type_texts import signature_expression
 
     signatures = signature if isinstance(signature, list) else [signature]
-    texts = [signature_text(item) for item in signatures]
+    texts = [signature_expression(item) for item in signatures]
     return tuple([text for text in texts if text is not None]) if signatures and None not in texts else None
 
 

@@ -11,7 +11,7 @@ from _thread import RLock
 
 from compcache.numba.lazy import when_imported
 from compcache.numba.lazy.stand_ins import is_probe, original, real_numba
-from compcache.numba.registered.type_texts import array_text, signature_text, text_of, tuple_text
+from compcache.numba.registered.type_texts import array_text, signature_expression, text_of, tuple_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -453,7 +453,7 @@ _ITEM_PREFIXES = ("DictType(", "ListType(", "Tuple(", "UniTuple(")
 
 def _make_function(signature: Any) -> Any:
     """Return the stand-in of a function type, or None if only Numba can check the signature."""
-    text = signature_text(signature) if type(signature) is LazySignature else None
+    text = signature_expression(signature) if type(signature) is LazySignature else None
     return _intern(f"FunctionType({text})", signature=signature) if text is not None else None
 
 

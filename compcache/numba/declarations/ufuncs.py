@@ -11,7 +11,7 @@ from _thread import allocate_lock
 from functools import partial
 from types import SimpleNamespace
 
-from compcache.numba.declarations.signatures import Declared, load_declared_code
+from compcache.numba.declarations.signatures import DeclaredCode, load_declared_code
 from compcache.numba.fingerprints.history import first_with_old_code, note_code
 from compcache.numba.fingerprints.stand_ins import note_real
 from compcache.numba.lazy import has_numba
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from compcache.numba.lazy.entries import Key, Loaded
+    from compcache.numba.lazy.entries import Key, LoadedCode
     from compcache.numba.lazy.state import State
 
 __all__ = ["LazyUfunc", "added_loops", "declare_ufunc"]
@@ -139,7 +139,7 @@ class LoadedLoop:
 
     __slots__ = ("base", "key", "loaded", "numbers", "types")
 
-    def __init__(self, types: tuple[str, ...], key: Key, base: tuple[str, str], loaded: Loaded, numbers: tuple[int, ...]) -> None:
+    def __init__(self, types: tuple[str, ...], key: Key, base: tuple[str, str], loaded: LoadedCode, numbers: tuple[int, ...]) -> None:
         self.types = types
         self.key = key
         self.base = base
@@ -202,7 +202,7 @@ def _make_ufunc(lazy: LazyUfunc) -> Any:
     return _make_growing_ufunc(lazy, state, library)
 
 
-def _make_numpy_ufunc(state: State, library: Any, loops: Sequence[Loaded], numbers: Any, nin: int, nout: int, *layout: Any) -> Any:
+def _make_numpy_ufunc(state: State, library: Any, loops: Sequence[LoadedCode], numbers: Any, nin: int, nout: int, *layout: Any) -> Any:
     """Return the NumPy ufunc of loaded loops.
 
     Args:
@@ -236,7 +236,7 @@ def _make_growing_ufunc(lazy: LazyUfunc, state: State, library: Any) -> Any:
 
     dispatcher = SimpleNamespace(py_func=state.function)  # the C code of a ufunc reads no other attribute
     ufunc = Ufunc(dispatcher, identity=_numpy_identity(state, library))
-    declared: Declared | None = state.declared
+    declared: DeclaredCode | None = state.declared
     if declared is not None:
         for code, numbers in zip(declared.loaded, declared.details[0], strict=True):
             ufunc._add_loop(code.address, list(numbers))

@@ -21,7 +21,7 @@ from compcache.numba.entries import load, starts
 from compcache.numba.entries.names import make_func_name, make_label
 from compcache.numba.fingerprints import history
 from compcache.numba.fingerprints.content import find_old_code
-from compcache.numba.fingerprints.fixed_code import Compiled, note_compiled
+from compcache.numba.fingerprints.fixed_code import CodeIdentity, note_compiled
 from compcache.numba.fingerprints.numba_values import name_of_pipeline
 from compcache.numba.identity.dependencies import functions_compiled_for
 from compcache.numba.identity.kept_results import decode_results, note_results
@@ -117,7 +117,7 @@ class FunctionCache(CacheObject):
         args = _argument_types(sig)
         cres = load.load_result(self._cache, base, lambda _: args, self._owner, target_context, functions)
         if cres is not None:
-            note_compiled(self._owner, args, Compiled(base[0].rpartition("-")[2], base[1]))
+            note_compiled(self._owner, args, CodeIdentity(base[0].rpartition("-")[2], base[1]))
         return cres
 
     def _read_descriptions(self) -> None:
@@ -158,7 +158,7 @@ class FunctionCache(CacheObject):
             return load.load_result(self._cache, base, lambda _: args, self._owner, target_context, functions)
         except Exception as error:  # noqa: BLE001 - the entry may refer to a name that no longer exists, which is a miss
             reraise_interrupt(error)
-            self._record_reason(sig, f"the entry cannot be loaded: {type(error).__name__}: {error}")
+            self._record_reason(sig, f"the entry cannot be loaded, so Numba compiles the function again: {type(error).__name__}: {error}")
             return None
 
     def _store_early(self, sig: Any, cres: Any) -> None:
@@ -298,7 +298,7 @@ class FunctionCache(CacheObject):
 
     def _record_compiled(self, sig: Any, identity: Identity) -> None:
         """Record for the dispatcher which identity an overload was compiled with."""
-        note_compiled(self._owner, _argument_types(sig), Compiled(identity.key, identity.lines))
+        note_compiled(self._owner, _argument_types(sig), CodeIdentity(identity.key, identity.lines))
 
     def _identify(self, sig: Any, target_context: Any) -> Identity | Unidentifiable:
         """Return the present identity of the function for a signature, or the error that says why there is none. Keep the result."""

@@ -17,10 +17,10 @@ from numba.core.generators import GeneratorDescriptor
 
 from compcache import frontend
 from compcache.numba.compilation import libraries, native_code, scopes
-from compcache.numba.entries.mapped_library import MappedLibrary, Stored, keep_mapped, make_entry_point, set_environments
+from compcache.numba.entries.mapped_library import MappedLibrary, StoredLibrary, keep_mapped, make_entry_point, set_environments
 from compcache.numba.identity.dependencies import Dependency, decode_names, is_current, matching_names
 from compcache.numba.identity.kept_results import are_results_valid, decode_results, note_results
-from compcache.numba.identity.linked import Linked, add_loops, decode_linked, linked_overload
+from compcache.numba.identity.linked import LinkedOverload, add_loops, decode_linked, linked_overload
 from compcache.numba.identity.settings import requested_cpu
 from compcache.numba.lazy.c_helpers import helper_address
 from compcache.numba.lazy.description import DESCRIPTION, KIND_OBJECT, Description, Request
@@ -191,11 +191,11 @@ def _environment_globals(module: str | None) -> dict[str, Any]:
     return import_module(module).__dict__
 
 
-def _decode_dependencies(description: Description, functions: Functions, own_overload: Linked) -> libraries.Recorded:
+def _decode_dependencies(description: Description, functions: Functions, own_overload: LinkedOverload) -> libraries.LibraryRecord:
     """Return the dependencies in an entry's description, with the overload of the entry itself."""
     rows = frozenset([Dependency(*row) for row in description.used])
     linked = decode_linked(description, functions) | {own_overload}
-    return libraries.Recorded(rows, decode_names(description.asked), None, linked, frozenset(decode_results(description)))
+    return libraries.LibraryRecord(rows, decode_names(description.asked), None, linked, frozenset(decode_results(description)))
 
 
 def run_image(cache: Cache, name: str, description: Description, symbols: tuple[str, ...], library: Any) -> None:
@@ -230,7 +230,7 @@ def load_library(cache: Cache, identity: Identity, name: str, target_context: An
     addresses = {symbol: target(number) for number, symbol in enumerate(symbols)}
     environments = {env_name: _find_referenced_environment(env_name, module, constants) for env_name, module, constants in rows}
     library = MappedLibrary(codegen, library_name, target, addresses, environments, description.bitcode)
-    library.stored = Stored(name, identity.lines, description, symbols, {env_name: constants for env_name, _, constants in rows})
+    library.stored = StoredLibrary(name, identity.lines, description, symbols, {env_name: constants for env_name, _, constants in rows})
     return library
 
 

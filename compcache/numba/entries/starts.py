@@ -63,7 +63,7 @@ def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> N
 
 
 def argument_text(type_: Any, functions: list[Any] | None = None) -> str:
-    """Return the text for a Numba type, which equals the text that `type_text` returns for an argument of this type.
+    """Return the text for a Numba type, which equals the text that `type_text_of_value` returns for an argument of this type.
 
     The dispatcher of each jitted function is appended to the list `functions`; None if jitted functions are not supported.
 

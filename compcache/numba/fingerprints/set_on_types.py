@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["attributes_set_on_types"]
 
-
 #: The attributes of types on which the program has set nothing: the class, and the names of the attributes.
 _plain: set[tuple[Any, ...]] = set()
 

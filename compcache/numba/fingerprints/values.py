@@ -389,14 +389,14 @@ def _feed_address(walk: Walk, value: Any, where: str) -> None:
     For compiled code, a function of a Cython module is fed by its name and signature. Otherwise the object is fed by content.
     """
     from compcache.numba.registered.cython_functions import function_and_signature_of
-    from compcache.numba.registered.type_texts import signature_text
+    from compcache.numba.registered.type_texts import signature_expression
 
     function, signature = function_and_signature_of(value) if walk.mode == COMPILED else (None, None)
     if function is None:
         _feed_object(walk, value, where)
         return
     walk.feed_token("function of Cython", *function)
-    text = signature_text(signature)
+    text = signature_expression(signature)
     if text is None:
         walk.feed_value(signature, f"the signature of {where}")
     else:

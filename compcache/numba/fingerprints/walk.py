@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
     from weakref import ref
 
-    from compcache.numba.fingerprints.fixed_code import Compiled
+    from compcache.numba.fingerprints.fixed_code import CodeIdentity
     from compcache.numba.fingerprints.implementations import Implementation
     from compcache.numba.fingerprints.reach import Reach
 
@@ -293,7 +293,7 @@ class Walk:
         if is_compared_by_identity(cls):
             self._classes.setdefault(id(cls), class_part(cls))
 
-    def feed_declared(self, overloads: Iterable[Compiled] | None, function: Any) -> None:
+    def feed_declared(self, overloads: Iterable[CodeIdentity] | None, function: Any) -> None:
         """Feed the identities of the code of a dispatcher that compiles no more code.
 
         Raise `NotLazy` if `overloads` is None, because the code has no identity.

@@ -19,7 +19,7 @@ from compcache.numba.dispatch import Backend
 from compcache.numba.dispatch.function_cache import FunctionCache
 from compcache.numba.dispatch.gufunc_cache import GufuncCache
 from compcache.numba.fingerprints.fingerprint import fingerprint, fingerprint_of_value
-from compcache.numba.fingerprints.fixed_code import Compiled, note_running
+from compcache.numba.fingerprints.fixed_code import CodeIdentity, note_running
 from compcache.numba.hooks import recorders
 from compcache.numba.hooks.replacements import Replacements
 from compcache.numba.lazy.garbage import few_collections
@@ -166,14 +166,14 @@ class Hooks:
         return __init__
 
 
-def _running_identity(running: dispatcher.Dispatcher) -> Compiled | None:
+def _running_identity(running: dispatcher.Dispatcher) -> CodeIdentity | None:
     """Return the identity of the code that a dispatcher is compiling, or None if the function has no identity."""
     try:
         options = fingerprint_of_value({**running.targetoptions}, "the options of a function that is being compiled")
         content = fingerprint(running.py_func)
     except Unidentifiable:
         return None
-    return Compiled(f"{content.content} {options}", content.lines)
+    return CodeIdentity(f"{content.content} {options}", content.lines)
 
 
 def _load_once(cache: Any, replacement: Any, collections: few_collections, sig: Any, target_context: Any) -> Any:

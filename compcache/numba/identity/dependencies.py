@@ -35,7 +35,6 @@ __all__ = [
     "functions_compiled_for", "has_content", "is_current", "matching_names",
 ]  # fmt: skip
 
-
 #: The prefix of the content of an implementation that declined the argument types. The digest after it omits the values without an identity
 #: that the implementation can reach (`overlooks_members`). For example, every function that uses `len` asks every package that overloads
 #: `len`.

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from compcache.cache import Cache
     from compcache.numba.fingerprints.content import Content
 
-__all__ = ["RECORD", "START", "Key", "Loaded", "Record", "count_hit", "find_fields", "find_record", "key_of", "load_entry", "open_cache"]
+__all__ = [
+    "RECORD", "START", "Key", "LoadedCode", "Record", "count_hit", "find_fields", "find_record", "key_of", "load_entry", "open_cache",
+]  # fmt: skip
 
 
 class Key:
@@ -79,7 +81,7 @@ class Record:
         return self.entry, self.lines, self.implementations, self.wrapper, self.environments
 
 
-class Loaded:
+class LoadedCode:
     """Compiled code in this process.
 
     Attributes:
@@ -180,7 +182,7 @@ def find_fields(cache: Cache, name: str, shape: str) -> Any:
         return None
 
 
-def load_entry(cache: Cache, record: Record) -> Loaded | None:
+def load_entry(cache: Cache, record: Record) -> LoadedCode | None:
     """Map the code of a record until the process ends, and create its environments.
 
     Return the code, or None if the entry does not exist or is not valid in this process.
@@ -204,13 +206,13 @@ def load_entry(cache: Cache, record: Record) -> Loaded | None:
     address = target(record.wrapper)
     if not address:
         return None
-    loaded = Loaded(address, tuple(owners), record)
+    loaded = LoadedCode(address, tuple(owners), record)
     _mapped_code.append(loaded)
     return loaded
 
 
 #: All loaded code. It stays mapped, as in Numba, because memory that it has allocated may refer to it.
-_mapped_code: list[Loaded] = []
+_mapped_code: list[LoadedCode] = []
 
 
 def _unpickle_constants(pickled: bytes) -> list[Any]:

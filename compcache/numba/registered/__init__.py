@@ -10,10 +10,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Registered", "note_jitable", "note_overload", "registered_for"]
+__all__ = ["Registrations", "note_jitable", "note_overload", "registered_for"]
 
 
-class Registered:
+class Registrations:
     """The registrations for a plain function.
 
     Attributes:
@@ -30,12 +30,12 @@ class Registered:
         self.options_of_jitable: list[dict[str, Any]] = []
 
 
-_table: dict[int, Registered] = {}
+_table: dict[int, Registrations] = {}
 
 
-def _registrations_of(function: Any) -> Registered:
+def _registrations_of(function: Any) -> Registrations:
     """Return the registrations of a function. The first call creates them."""
-    return _table.setdefault(id(function), Registered(function))
+    return _table.setdefault(id(function), Registrations(function))
 
 
 def note_overload(function: Any, implementation: Any, options: dict[str, Any]) -> None:
@@ -48,6 +48,6 @@ def note_jitable(function: Any, options: dict[str, Any]) -> None:
     _registrations_of(function).options_of_jitable.append(options)
 
 
-def registered_for(function: Any) -> Registered | None:
+def registered_for(function: Any) -> Registrations | None:
     """Return the registrations for a plain function, or None if the function has no registrations."""
     return _table.get(id(function))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints.code_digest import replaced_defaults_reason
 from compcache.numba.lazy import _dispatch
-from compcache.numba.lazy.state import state_of
+from compcache.numba.lazy.state import lazy_state_of
 from compcache.numba.takeover.lazy_dispatchers import apply_decorator, find_lazy_backend, unfinished
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def real_dispatcher(function: Any) -> Any:
     from compcache.numba.lazy import stand_ins
 
     stand_ins.real_numba()
-    state = state_of(function)
+    state = lazy_state_of(function)
     from numba.core.compiler_lock import global_compiler_lock
 
     with global_compiler_lock:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["apply_decorator", "find_lazy_backend", "unfinished"]
 
-
 #: Unfinished dispatchers by the id of the state. A function that refers to itself needs its dispatcher before the dispatcher is finished.
 #: Numba's compiler lock prevents other threads from reading this table.
 unfinished: dict[int, Any] = {}
