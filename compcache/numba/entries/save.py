@@ -355,7 +355,7 @@ def _copied_objects_reason(text: str, pickled: bytes, constants: Iterable[Any]) 
     """
     functions = [constant for constant in constants if isinstance(constant, Dispatcher)]
     if functions:
-        return f"in other processes, the code would return a copy of the function {functions[0].py_func.__qualname__}: return a value instead"
+        return f"in other processes, the code would return a copy of the function {functions[0].py_func.__qualname__}: return a value"
     if _CLASS_COPIER.encode() in pickled or _PICKLED_CLASS_COPY.search(text):
         return "the code refers to a class, of which other processes would have a copy: assign the class to a variable of its module"
     return None
