@@ -306,4 +306,4 @@ def _missing_reason(missing: Iterable[str]) -> str:
     for prefixes, reason in _REASONS:
         if any(name.startswith(prefixes) for name in missing):
             return reason
-    return "it calls native functions that other processes may lack; the notes of this exception name them"
+    return "it calls native functions that other processes may lack (the notes name them); pass their results as arguments"

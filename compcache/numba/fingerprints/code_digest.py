@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-__all__ = ["bits_of", "defaults_of", "digest_and_reads", "file_of", "plain_name", "replaced_defaults_reason"]
+__all__ = ["bits_of", "defaults_of", "digest_and_reads", "plain_name", "replaced_defaults_reason", "reported_file"]
 
 _SIZE = 16
 #: A flag of all functions. When Numba calls a function under a profiler, it removes the flag from the code object.
@@ -94,7 +94,7 @@ def plain_name(name: str) -> str:
     return re.sub("(__numba_array_expr)_*0x[0-9a-f]+", r"\1", name)
 
 
-def file_of(code: python_types.CodeType, namespace: dict[str, Any]) -> str:
+def reported_file(code: python_types.CodeType, namespace: dict[str, Any]) -> str:
     """Return the file that tracebacks name if it is the file of the code's module, or "".
 
     Code from text, such as a notebook's cell, has a file name with the number of a process or cell, which no other process has.

@@ -104,7 +104,7 @@ class _KeptValues:
             described = owner if issubclass(type(owner), (type, _Function)) else type(owner)
             if is_library_module(described.__module__) and (described is owner or not self._names_attribute_of(owner)):
                 continue
-            attributes = _attributes_of(owner)
+            attributes = _own_attributes(owner)
             for name, item in attributes.items():
                 is_kept = name in self.names or (type(item) in _PLAIN and len(attributes) <= _MAX_ITEMS)
                 if is_kept and (id(owner), name) not in self.attributes:
@@ -190,7 +190,7 @@ def changed_attributes(function: Any, copies: dict[Any, Any]) -> list[tuple[Any,
     reads = _reads.get(ref(function)) if type(function) is _Function else None
     for (_, name), (reference, value_of) in () if reads is None else reads.attributes.items():
         owner, former = reference(), value_of(copies)
-        present = MISSING if owner is None else _attributes_of(owner).get(name, MISSING)
+        present = MISSING if owner is None else _own_attributes(owner).get(name, MISSING)
         if former is not MISSING and present is not MISSING and not _is_same(former, present):
             rows.append((owner, name, former, present))
     return rows
@@ -204,7 +204,7 @@ def _names_in(code: CodeType) -> Iterator[str]:
             yield from _names_in(constant)
 
 
-def _attributes_of(owner: Any) -> dict[str, Any]:
+def _own_attributes(owner: Any) -> dict[str, Any]:
     """Return the attributes that a class or an object has itself; empty if the program's code raises an exception."""
     with suppress(Exception):
         if issubclass(type(owner), type):

@@ -12,7 +12,7 @@ from opcode import opmap
 
 from compcache.digest import blake2b
 from compcache.numba.fingerprints import COMPILED, RUN
-from compcache.numba.fingerprints.code_digest import digest_and_reads, file_of, plain_name
+from compcache.numba.fingerprints.code_digest import digest_and_reads, plain_name, reported_file
 from compcache.numba.fingerprints.stand_ins import is_declared_as, is_module_of_generators, reads_object_mode
 from compcache.numba.fingerprints.values import is_defined_by_text
 from compcache.numba.registered.code_reads import MISSING, cells_of, is_part_of_hash, resolve, returned_functions
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     #: The names of a chain of attributes, its value, and the number of names that lead to the value.
     Chain = tuple[tuple[str, ...], Any, int]
 
-__all__ = ["feed_function", "registered_here"]
+__all__ = ["feed_function", "find_registrations"]
 
 _MATCH_CLASS = opmap["MATCH_CLASS"]
 #: Names of Numba's settings, or of objects that contain them.
@@ -78,14 +78,14 @@ def _is_made_by_reviewed_function(function: Any) -> bool:
     """Return whether a reviewed function of a library has created a function, such as the `__repr__` of a data class."""
     if not is_made_by_library(function):
         return False
-    from compcache.numba.registered.reviewed import EVERYTHING  # most starts do not need it
+    from compcache.numba.registered.reviewed import REVIEWED_MODULES  # most starts do not need it
 
-    exceptions = EVERYTHING.get(function.__globals__.get("__name__"))
+    exceptions = REVIEWED_MODULES.get(function.__globals__.get("__name__"))
     return exceptions is not None and function.__code__.co_qualname.partition(".")[0] not in exceptions.split()
 
 
 def _feed_cells(walk: Walk, function: Any, name: str) -> None:
-    """Feed the closure cells of a function. The values in `DIFFERING` are omitted."""
+    """Feed the closure cells of a function. The values in `DIFFERING_VALUES` are omitted."""
     attributes = _all_attributes(function.__code__)
     compiles = walk.mode == RUN and is_made_by_library(function)  # Numba's closure around a user's function
     for variable, value in cells_of(function):
@@ -100,12 +100,12 @@ def _feed_cells(walk: Walk, function: Any, name: str) -> None:
 
 
 def _differs_between_processes(function: Any, variable: str) -> bool:
-    """Return whether `DIFFERING` lists a library function's closure variable. Such values differ between processes, but have no effect."""
+    """Return whether `DIFFERING_VALUES` lists a closure variable of a library's function. No result depends on its value."""
     if not is_made_by_library(function):
         return False
-    from compcache.numba.registered.reviewed import DIFFERING
+    from compcache.numba.registered.reviewed import DIFFERING_VALUES
 
-    return f"{function.__globals__.get('__name__')}.{variable}" in DIFFERING
+    return f"{function.__globals__.get('__name__')}.{variable}" in DIFFERING_VALUES
 
 
 def _all_attributes(code: python_types.CodeType) -> tuple[str, ...]:
@@ -127,7 +127,7 @@ def _feed_code(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any
     walk.feed_token("code", digest)
     if walk.mode != RUN and code is walk.compiled.__code__:
         walk.reads[f"the code of {name}"] = digest.hex()
-    walk.files.update(f"{file_of(code, namespace)}:".encode("utf-8", "surrogatepass"))
+    walk.files.update(f"{reported_file(code, namespace)}:".encode("utf-8", "surrogatepass"))
     walk.lines.update(f"{code.co_firstlineno}:".encode())
     walk.lines.update(code.co_linetable)
     chains = _chains_of(walk, code, namespace)
@@ -326,7 +326,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}... {blake2b(text.encode(), digest_size=8).hexdigest()}"
 
 
-def registered_here(function: Any) -> tuple[list[tuple[Any, dict[str, Any]]], list[dict[str, Any]]]:
+def find_registrations(function: Any) -> tuple[list[tuple[Any, dict[str, Any]]], list[dict[str, Any]]]:
     """Return the registrations for a plain function of the program.
 
     This package's own table is used if it contains the function, otherwise Numba's registry.

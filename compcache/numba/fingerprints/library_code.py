@@ -15,7 +15,7 @@ from compcache.digest import blake2b
 from compcache.numba.fingerprints.code_digest import digest_and_reads
 from compcache.numba.registered.code_reads import MISSING, cells_of, functions_in_member, resolve
 from compcache.numba.registered.library import has_own_code, is_generator_module, is_library_module, is_made_by_library
-from compcache.numba.registered.reviewed import DIFFERING
+from compcache.numba.registered.reviewed import DIFFERING_VALUES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _function_row(function: Any, used: Iterable[tuple[str, Any]]) -> tuple[str, 
     by_keyword = sorted((function.__kwdefaults__ or {}).items())
     defaults = _text_of((function.__defaults__ or (), tuple(by_keyword)))
     module, name = str(function.__module__), function.__code__.co_qualname
-    texts = {f"{read}={_text_of(value)}" for read, value in used if type(value) in _CONSTANT and f"{module}.{read}" not in DIFFERING}
+    texts = {f"{read}={_text_of(value)}" for read, value in used if type(value) in _CONSTANT and f"{module}.{read}" not in DIFFERING_VALUES}
     constants = sorted(text for text in texts if os.sep not in text)
     return module, name, digest_and_reads(function.__code__)[0].hex(), defaults, *constants
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Handler = Callable[[Walk, Any, str], None]
 
-__all__ = ["HAVE_STAND_INS", "frozen_kernel", "handlers", "is_plain_type", "name_of_class", "name_of_pipeline"]
+__all__ = ["HANDLERS_OF_STAND_INS", "frozen_kernel", "handlers", "is_plain_type", "name_of_class", "name_of_pipeline"]
 
 
 @functools.cache
@@ -199,7 +199,7 @@ def _feed_stencil(walk: Walk, value: Any, _where: str) -> None:
 
 
 #: The handlers of functions for which there are stand-ins.
-HAVE_STAND_INS = frozenset((_feed_jitted, _feed_intrinsic, _feed_dufunc, _feed_gufunc, _feed_stencil))
+HANDLERS_OF_STAND_INS = frozenset((_feed_jitted, _feed_intrinsic, _feed_dufunc, _feed_gufunc, _feed_stencil))
 
 
 def frozen_kernel(kernel_ir: Any) -> Any:

@@ -86,7 +86,7 @@ def is_module_of_generators(value: Any) -> bool:
 def reads_object_mode(chains: Iterable[tuple[tuple[str, ...], Any, int]]) -> bool:
     """Return whether one of these attribute chains leads to `numba.objmode`.
 
-    A chain has its names, the last value to which they lead through modules, and the number of names that lead to it.
+    A chain has its names, the last value to which the names lead through modules, and the number of names that lead to this value.
     """
     return any(
         _context_name(value) == _OBJECT_MODE or (_OBJECT_MODE in names[followed:] and is_module_of_generators(value))
@@ -172,11 +172,11 @@ def _feed_generators_object(walk: Walk, value: Any, where: str) -> None:
 
 def _feed_by_numbas_handler(walk: Walk, value: Any, where: str) -> None:
     """Feed a Numba object by the handler that a walk with Numba uses. Raise `NotLazy` if objects of this class have no stand-in."""
-    from compcache.numba.fingerprints.numba_values import HAVE_STAND_INS, handlers
+    from compcache.numba.fingerprints.numba_values import HANDLERS_OF_STAND_INS, handlers
 
     kind = type(value)
     rows = handlers() if kind.__module__.startswith("numba.") else ()
     handler = next((handler for classes, handler in rows if issubclass(kind, classes)), None)
-    if handler not in HAVE_STAND_INS:
+    if handler not in HANDLERS_OF_STAND_INS:
         raise NotLazy(f"{where} has the type {kind.__module__}.{kind.__qualname__}, for which compcache needs Numba")
     handler(walk, value, where)

@@ -17,7 +17,7 @@ import types as python_types
 from compcache.digest import blake2b
 from compcache.numba.fingerprints import COMPILED, NAMED, RUN
 from compcache.numba.fingerprints.code_digest import bits_of, plain_name
-from compcache.numba.fingerprints.functions import feed_function, registered_here
+from compcache.numba.fingerprints.functions import feed_function, find_registrations
 from compcache.numba.fingerprints.owners import hashed_reference, is_compared_by_identity
 from compcache.numba.fingerprints.stand_ins import handler_without_numba, is_module_of_generators
 from compcache.numba.fingerprints.values import feed_class_and_attributes, handler_of
@@ -350,7 +350,7 @@ class Walk:
             for implementation in find_overloads(value):
                 self.feed_token("overload", stable_name(implementation.function))
             return False
-        overloads, jitables = registered_here(value)
+        overloads, jitables = find_registrations(value)
         for function, options in overloads:
             self.refer_to_dependency("overload", function, options)
         for options in jitables:

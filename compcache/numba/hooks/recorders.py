@@ -24,8 +24,8 @@ from compcache.numba.compilation.former_runs import former_implementation
 from compcache.numba.dispatch import Backend
 from compcache.numba.dispatch.gufunc_cache import GufuncCache
 from compcache.numba.entries.mapped_library import make_entry_point
-from compcache.numba.fingerprints.code_digest import file_of, plain_name
-from compcache.numba.fingerprints.implementations import is_asked_by_template, key_name, source_of_template
+from compcache.numba.fingerprints.code_digest import plain_name, reported_file
+from compcache.numba.fingerprints.implementations import is_overload_or_intrinsic, key_name, source_of_template
 from compcache.numba.hooks.replacements import Replacements
 from compcache.numba.identity.kept_results import note_unknown_result
 from compcache.numba.identity.linked import note_recompiled
@@ -261,7 +261,7 @@ def _wrap_from_function(original: Any) -> Any:
             identity.func, identity.code = read, read.__code__
         identity.unique_name = f"{identity.func_qualname}${identity.unique_id}"
         namespace = identity.func.__globals__
-        if file_of(identity.code, namespace):
+        if reported_file(identity.code, namespace):
             identity.filename = ModuleFilePath(identity.filename)
             identity.filename.module = str(namespace.get("__name__"))
         return identity
@@ -312,19 +312,19 @@ def _record_call(called: Any, *_: Any, **__: Any) -> None:
 
 
 def _record_template(template: Any) -> None:
-    """Record that the compiler tries a template, if the template is the user's and its implementations are not tried one by one."""
-    function, is_asked = _source_of(template if isinstance(template, type) else type(template))
-    if function is not None and not is_asked:
+    """Record that the compiler tries a template of the user, unless it is an overload or an intrinsic, which `_wrap_template` records."""
+    function, is_recorded = _source_of(template if isinstance(template, type) else type(template))
+    if function is not None and not is_recorded:
         scopes.record_run(function)
         scopes.record_accepted(function)
 
 
 def _source_of(cls: type) -> tuple[Any, bool]:
-    """Return the user's function behind a class of templates (None for Numba's), and whether its implementations are tried one by one."""
+    """Return the user's function behind a class of templates (None for Numba's), and whether it is an overload or an intrinsic."""
     try:
         return _sources[cls]
     except KeyError:
-        source = _sources[cls] = source_of_template(cls), is_asked_by_template(cls)
+        source = _sources[cls] = source_of_template(cls), is_overload_or_intrinsic(cls)
         return source
 
 
