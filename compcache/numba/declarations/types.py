@@ -214,7 +214,7 @@ def find_type(name: str) -> Any:
 
 
 def _parse_array_slices(item: Any) -> tuple[int, str] | None:
-    """Return the number of dimensions and the layout for the slices of an array type; None for slices that Numba rejects."""
+    """Return the number of dimensions and the layout that slices give to an array type; None for any other subscript."""
     is_single = not isinstance(item, (tuple, list))
     slices = (item,) if is_single else item
     if not slices or any(type(part) is not slice or part.start is not None or part.stop is not None for part in slices):

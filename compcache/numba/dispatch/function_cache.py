@@ -244,11 +244,10 @@ class FunctionCache(CacheObject):
             return error.without_traceback()
 
     def _record_start(self, sig: Any, key: Key | NotLazy | None, *, is_new: bool = True) -> None:
-        """Record an overload for starts without Numba, if its key is known.
+        """Record an overload for starts without Numba, or why they need Numba for the overload.
 
-        Nothing is recorded if the compilation has changed the key. A failure to record an older overload (not `is_new`) is ignored.
-
-        Raise `CompcacheError` if the record of a new overload could not be stored.
+        Nothing is recorded without a key, or if the compilation has changed the key. A failure to record an older overload (not `is_new`)
+        is ignored. Raise `CompcacheError` if the record of a new overload could not be stored.
         """
         if isinstance(key, NotLazy):
             self._record_start_reason(sig, key)

@@ -54,7 +54,7 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Res
 
     `func_name` is the name of the export, for error messages. `nogil` is whether the kernel runs without the GIL.
 
-    Raise `CompileError` if the code refers to a function or to data that other processes do not have, or a type has no conversion.
+    Raise `CompileError` if the kernel cannot be exported. The message gives the reason.
     """
     context = cres.target_context
     try:

@@ -96,7 +96,7 @@ class _KeptValues:
         self.attributes.update({} if reads is None else reads.attributes)
 
     def _keep_attributes(self, value: Any, owners: int) -> None:
-        """Keep attributes of a class, or of an object and its classes: those that the function names, and those of plain types.
+        """Keep attributes of a class, or of an object and its classes: those that the function names, and, if there are few, plain values.
 
         Classes of libraries keep nothing, and neither does an object of such a class if the function names none of its attributes.
         """

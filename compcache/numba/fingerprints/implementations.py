@@ -94,7 +94,7 @@ class _Registry:
                 self._counts[number] = min(self._counts[number], len(items))  # a registration may have been removed
 
     def _find_lists(self) -> None:
-        """Find the lists of Numba's registries."""
+        """Find the lists of Numba's registries, and set the function that adds the items of each list."""
         from numba.core.imputils import builtin_registry as lowering_registry
         from numba.core.typing.templates import builtin_registry
 

@@ -197,7 +197,7 @@ class Reach:
 
 
 def _existing_names(owner: Any, names: list[str]) -> list[str]:
-    """Return the names that an object may have. An instance has the names in its state."""
+    """Return those names that an object may have: of an instance, the names in its state, and of references that only C code stores."""
     if isinstance(owner, (type, python_types.ModuleType, python_types.FunctionType)):
         return names
     state = state_of(owner)

@@ -398,7 +398,7 @@ class Walk:
         return inner
 
     def feed_module_or_value(self, value: Any, where: str, attributes: Iterable[str]) -> None:
-        """Feed a value that code reads. Of a module, feed only the attributes with the given names."""
+        """Feed a value that code reads: a module by `feed_module`, any other value by content."""
         if is_module(value):
             self.feed_module(value, attributes, where)
         else:

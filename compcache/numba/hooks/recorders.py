@@ -44,7 +44,7 @@ _recorders = Replacements()
 
 
 def start_recording(*, from_the_start: bool) -> None:
-    """Record compilations from now on, if recording is off. `from_the_start` states that this process has compiled nothing so far."""
+    """Record compilations from now on. Unless Numba has compiled nothing (`from_the_start`), note the implementations that it has run."""
     if _recorders:
         return
     libraries.note_recording(from_the_start=from_the_start)

@@ -167,7 +167,7 @@ def _objects_read_by_class(cls: type) -> Iterator[Any]:
 
 
 def _objects_read_by_function(function: Any) -> Iterator[Any]:
-    """Yield the objects to which a function's defaults, closure and code refer.
+    """Yield the callable defaults of a function, and the objects to which its closure and code refer.
 
     Of reviewed functions, and of the `__new__` of named tuples, yield nothing.
 

@@ -77,7 +77,7 @@ def _text_of_array(value: Any) -> str | None:
 def signature_expression(value: Any) -> str | None:
     """Return the text of a signature, which may be a text, a signature of Numba, its stand-in, or a tuple of types.
 
-    The result is None for any other object, and for types without a text.
+    The result is None for any other object, for signatures of methods, and for types without a text.
     """
     kind = type(value)
     if kind is str:

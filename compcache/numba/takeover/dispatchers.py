@@ -67,10 +67,11 @@ def _make_dispatcher_with_declared_defaults(state: State) -> Any:
 
 
 def _make_dispatcher(state: State) -> Any:
-    """Return a new dispatcher of Numba for the state of a lazy function, with the overloads that ran before."""
+    """Return a new dispatcher of Numba with the overloads that ran before. The caller removes the dispatcher from `unfinished`."""
+    # The reasons that the options of the decorator give begin with these words (`_reason_in_options`).
     only_numba_declares = state.reason and (state.signatures is not None or state.reason.startswith("the function is declared"))
     backend = None if only_numba_declares else find_lazy_backend()
-    if backend is None:  # the backend cannot be used, so Numba compiles as without it
+    if backend is None:  # Numba compiles as without the backend
         return apply_decorator(state, state.signatures, use_numba_cache=True)
     if state.signatures is not None:
         from compcache.numba.takeover.declared import make_declared_dispatcher
