@@ -238,7 +238,7 @@ _NAMES_BY_CLASS = {bool: "boolean", float: "float64", complex: "complex128", str
 
 
 def infer_type(value: Any) -> Any:
-    """Return the type of a plain value, an array of numbers, or a tuple of such values; None if only Numba can determine the type."""
+    """Return the type of a plain value, a NumPy scalar, an array of numbers, or a tuple of these; None if only Numba can determine it."""
     kind = type(value)
     if kind.__module__ == "numpy":
         return _infer_numpy_type(value)
