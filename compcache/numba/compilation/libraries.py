@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from compcache.numba.identity.linked import LinkedOverload, Loop
 
-__all__ = ["LibraryRecord", "add_linked", "collect_dependencies", "library_of", "note_recording", "record_library", "set_dependencies"]
+__all__ = ["LibraryRecord", "add_linked", "begin_records", "collect_dependencies", "library_of", "record_library", "set_dependencies"]
 
 
 class LibraryRecord(NamedTuple):
@@ -47,7 +47,7 @@ _INTERNAL_PREFIXES = ("nrt", "__numba_parfor_gufunc", "parallelgufuncwrapper")
 _unrecorded: list[bool] = []
 
 
-def note_recording(*, from_the_start: bool) -> None:
+def begin_records(*, from_the_start: bool) -> None:
     """Note that all compilations are recorded from now on. `from_the_start` is whether this process has compiled nothing before."""
     if not from_the_start:
         _unrecorded.append(True)

@@ -58,7 +58,7 @@ def contains_type(type_: Any, classes: tuple[type, ...]) -> bool:
 
 
 def item_types(type_: Any) -> list[Any]:
-    """Return the types of the items in a value of this type, if any. The items of a dictionary are tuples; an optional value is an item."""
+    """Return the types of the items in values of this type, if any: pairs of a dictionary, the value of an optional type or enumeration."""
     from numba.core import types
 
     if isinstance(type_, types.Optional):
@@ -183,7 +183,7 @@ def _create_set(items: Any) -> Any:
 def _make_creator(type_: Any) -> Any:
     """Return a function that creates a container from the list of its items.
 
-    Raise `NotImplementedError` if the type is no such container, or if its items contain containers.
+    Raise `NotImplementedError` if the type is not one of Numba's containers, or if its items contain containers.
     """
     from numba.core import types
     from numba.typed import Dict, List

@@ -23,13 +23,13 @@ from numba.core.types import Type
 from compcache.numba.compilation.former_runs import former_attributes
 from compcache.numba.fingerprints.examined import remember_during_look_up
 from compcache.numba.fingerprints.fingerprint import fingerprint
-from compcache.numba.fingerprints.fixed_code import CodeIdentity, note_symbol
+from compcache.numba.fingerprints.fixed_code import CodeIdentity, record_symbol
 from compcache.numba.fingerprints.former import former_function
-from compcache.numba.fingerprints.history import note_code
+from compcache.numba.fingerprints.history import record_code
 from compcache.numba.fingerprints.implementations import digest_name, stable_name
 from compcache.numba.fingerprints.numba_values import name_of_class
 from compcache.numba.identity.dependencies import Dependency, dependency_of, has_content
-from compcache.numba.identity.kept_results import Result, digest_arguments, former_result, note_results
+from compcache.numba.identity.kept_results import Result, digest_arguments, former_result, record_results
 from compcache.numba.identity.key import flags_text, signature_text
 from compcache.numba.identity.linked import Loop, linked_overload, take_linked
 from compcache.numba.identity.settings import config_text
@@ -293,7 +293,7 @@ def _make_token(function: Any, original: Any, args: Any, return_type: Any, flags
     try:
         function_content = fingerprint(function)
         own_part, *_ = function_content.parts
-        note_code([type(own_part)(original, own_part.digest, own_part.kind)])
+        record_code([type(own_part)(original, own_part.digest, own_part.kind)])
         components = [
             function_content.content,
             signature_text(args),
@@ -304,7 +304,7 @@ def _make_token(function: Any, original: Any, args: Any, return_type: Any, flags
         ]
     except Unidentifiable:
         token = uuid.uuid4().hex
-        note_symbol(token, None)
+        record_symbol(token, None)
         return token
     token = content = _digest(*components)
     if token in _used_tokens and _state.scopes:
@@ -313,7 +313,7 @@ def _make_token(function: Any, original: Any, args: Any, return_type: Any, flags
         token = uuid.uuid4().hex
     else:
         _used_tokens.add(token)
-    note_symbol(token, CodeIdentity(content, function_content.lines))
+    record_symbol(token, CodeIdentity(content, function_content.lines))
     return token
 
 
@@ -414,7 +414,7 @@ def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, ar
                 _record_problem(f"{stable_name(function)} has changed since loaded code used it: do not change the values that it reads")
         runs.update(dict.fromkeys(keys, run))
         if run.content is not None:
-            note_results([Result(run.content, run.arguments)])
+            record_results([Result(run.content, run.arguments)])
         _record_use_of_run(function, run)
     elif kept in runs:
         _record_use_of_run(function, runs[kept])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from functools import partial
 
-from compcache.numba.fingerprints.stand_ins import note_real
+from compcache.numba.fingerprints.stand_ins import record_real
 from compcache.numba.lazy import has_numba
 from compcache.numba.lazy.function import is_lazy_function, make_lazy_function
 from compcache.numba.lazy.stand_ins import are_decorators_replaced, numba_decorator, numbas_object, prange
@@ -108,7 +108,7 @@ def _select_result(function: Any) -> Any:
     """Return the decorator's result for a lazy object: Numba's object if Numba's own decorators are replaced, otherwise the lazy object."""
     if not are_decorators_replaced():
         return function
-    return note_real(_real_dispatcher(function), function) if is_lazy_function(function) else numbas_object(function)
+    return record_real(_real_dispatcher(function), function) if is_lazy_function(function) else numbas_object(function)
 
 
 def _real_dispatcher(function: Any) -> Any:
@@ -233,7 +233,7 @@ def _decorate_stencil(options: dict[str, Any], function: Any) -> Any:
     from compcache.numba.declarations.stencils import declare_stencil
 
     lazy = declare_stencil(function, options)
-    return note_real(numba_decorator("stencil")("constant", **options)(function), lazy) if has_numba() else lazy
+    return record_real(numba_decorator("stencil")("constant", **options)(function), lazy) if has_numba() else lazy
 
 
 def _decorate_ufunc(

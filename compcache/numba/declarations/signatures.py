@@ -7,7 +7,7 @@ is mapped when the function is declared. If the code is not found, Numba compile
 from __future__ import annotations
 
 from compcache.numba.fingerprints.fixed_code import CodeIdentity
-from compcache.numba.fingerprints.history import first_with_old_code, note_code
+from compcache.numba.fingerprints.history import first_with_old_code, record_code
 from compcache.numba.lazy import has_numba
 from compcache.numba.lazy.entries import RECORD, Record, count_hit, find_fields, key_of, load_entry, open_cache
 from compcache.numba.lazy.function import make_lazy_function
@@ -97,7 +97,7 @@ def load_declared_code(state: State, details_shape: str = "?") -> DeclaredCode |
         return None
     for _ in usable:
         count_hit()
-    note_code(state.key.content.reads, [code.record for code in usable])
+    record_code(state.key.content.reads, [code.record for code in usable])
     declared = DeclaredCode(rows, usable, details)
     state.compiled = _find_compiled_identities(state, state.key, declared)
     return declared

@@ -12,8 +12,8 @@ from functools import partial
 from types import SimpleNamespace
 
 from compcache.numba.declarations.signatures import DeclaredCode, load_declared_code
-from compcache.numba.fingerprints.history import first_with_old_code, note_code
-from compcache.numba.fingerprints.stand_ins import note_real
+from compcache.numba.fingerprints.history import first_with_old_code, record_code
+from compcache.numba.fingerprints.stand_ins import record_real
 from compcache.numba.lazy import has_numba
 from compcache.numba.lazy.argument_types import is_derived_array, learn_numpy, scalar_name
 from compcache.numba.lazy.c_helpers import load_extension
@@ -176,7 +176,7 @@ def declare_ufunc(state: State) -> Any:
     if not state.is_parallel:
         return ufunc
     stored = _load_ufunc(ufunc) if state.declared is not None else None
-    return numbas_object(ufunc) if stored is None else note_real(stored, ufunc)
+    return numbas_object(ufunc) if stored is None else record_real(stored, ufunc)
 
 
 def _load_ufunc(lazy: LazyUfunc) -> Any:
@@ -256,13 +256,13 @@ def _add_loop(lazy: LazyUfunc, ufunc: Any, args: tuple[Any, ...], keywords: dict
     with _creation_lock:
         if any(loop.types == types for loop in added_loops(lazy)):
             return  # another thread has added the loop in the meantime
-        _note_loop(lazy, added)
+        _record_loop(lazy, added)
         ufunc._add_loop(added.loaded.address, list(added.numbers))
 
 
-def _note_loop(lazy: LazyUfunc, loop: LoadedLoop) -> None:
+def _record_loop(lazy: LazyUfunc, loop: LoadedLoop) -> None:
     """Record a loop that a call adds, and the values that its functions read."""
-    note_code(loop.key.content.reads, [loop.loaded.record])
+    record_code(loop.key.content.reads, [loop.loaded.record])
     added_loops(lazy).append(loop)
 
 
@@ -320,7 +320,7 @@ def _call_dynamic(lazy: LazyUfunc, state: State, args: tuple[Any, ...], keywords
         stored = object.__getattribute__(lazy, "_stored")
         if stored is None or not _has_loop_for(stored, types):
             added, (writable,) = _find_and_count_loop(state, types)
-            _note_loop(lazy, added)
+            _record_loop(lazy, added)
             stored = _make_dynamic(state, added_loops(lazy), tuple(writable))
             object.__setattr__(lazy, "_stored", stored)
     return stored(*args, **keywords)

@@ -21,12 +21,12 @@ from compcache.numba.entries import load, starts
 from compcache.numba.entries.names import make_func_name, make_label
 from compcache.numba.fingerprints import history
 from compcache.numba.fingerprints.content import find_old_code
-from compcache.numba.fingerprints.fixed_code import CodeIdentity, note_compiled
+from compcache.numba.fingerprints.fixed_code import CodeIdentity, record_compiled
 from compcache.numba.fingerprints.numba_values import name_of_pipeline
 from compcache.numba.identity.dependencies import functions_compiled_for
-from compcache.numba.identity.kept_results import decode_results, note_results
+from compcache.numba.identity.kept_results import decode_results, record_results
 from compcache.numba.identity.key import Identity, flags_text, identify, type_text
-from compcache.numba.identity.linked import decode_linked, is_linked, linked_overload, note_linked
+from compcache.numba.identity.linked import decode_linked, is_linked, linked_overload, record_linked
 from compcache.numba.lazy.entries import Key, find_record
 from compcache.numba.lazy.garbage import few_collections
 from compcache.numba.registered.options import compiler_options, declared_locals
@@ -117,7 +117,7 @@ class FunctionCache(CacheObject):
         args = _argument_types(sig)
         cres = load.load_result(self._cache, base, lambda _: args, self._owner, target_context, functions)
         if cres is not None:
-            note_compiled(self._owner, args, CodeIdentity(base[0].rpartition("-")[2], base[1]))
+            record_compiled(self._owner, args, CodeIdentity(base[0].rpartition("-")[2], base[1]))
         return cres
 
     def _read_descriptions(self) -> None:
@@ -125,8 +125,8 @@ class FunctionCache(CacheObject):
         for record, functions in history.take_unread():
             entry = load.find_entry(self._cache, *record.base)
             if entry is not None:
-                note_linked(decode_linked(entry[1], functions))
-                note_results(decode_results(entry[1]))
+                record_linked(decode_linked(entry[1], functions))
+                record_results(decode_results(entry[1]))
 
     def _record_loaded(self, identity: Identity, sig: Any, cres: Any) -> None:
         """Count a hit, print Numba's messages, and record the code, its identity, and what is linked into it.
@@ -136,8 +136,8 @@ class FunctionCache(CacheObject):
         self._backend.count(hit=True)
         self._log("loaded from", make_func_name(identity, sig))
         recorded = libraries.collect_dependencies(cres.library)
-        history.note_code([*identity.parts, *functions_compiled_for(recorded.dependencies)])  # the loaded code contains that of its callees
-        note_linked(recorded.linked)
+        history.record_code([*identity.parts, *functions_compiled_for(recorded.dependencies)])  # loaded code contains that of its callees
+        record_linked(recorded.linked)
         self._record_compiled(sig, identity)
         if self._explains_starts:
             self._record_start(sig, self._make_start_key(sig), is_new=False)
@@ -297,7 +297,7 @@ class FunctionCache(CacheObject):
 
     def _record_compiled(self, sig: Any, identity: Identity) -> None:
         """Record for the dispatcher which identity an overload was compiled with."""
-        note_compiled(self._owner, _argument_types(sig), CodeIdentity(identity.key, identity.lines))
+        record_compiled(self._owner, _argument_types(sig), CodeIdentity(identity.key, identity.lines))
 
     def _identify(self, sig: Any, target_context: Any) -> Identity | Unidentifiable:
         """Return the present identity of the function for a signature, or the error that says why there is none. Keep the result."""

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["CodeIdentity", "fixed_code", "note_compiled", "note_running", "note_symbol"]
+__all__ = ["CodeIdentity", "fixed_code", "record_compiled", "record_running", "record_symbol"]
 
 
 class CodeIdentity:
@@ -37,7 +37,7 @@ class CodeIdentity:
 _compiled: weakref.WeakKeyDictionary[Any, dict[Any, CodeIdentity]] = weakref.WeakKeyDictionary()
 
 
-def note_compiled(dispatcher: Any, args: tuple[Any, ...], compiled: CodeIdentity) -> None:
+def record_compiled(dispatcher: Any, args: tuple[Any, ...], compiled: CodeIdentity) -> None:
     """Record the identity of a dispatcher's code for these argument types. Do nothing if the dispatcher is None."""
     if dispatcher is not None:
         _compiled.setdefault(dispatcher, {})[args] = compiled
@@ -49,12 +49,12 @@ _by_token: dict[str, CodeIdentity | None] = {}
 _running: weakref.WeakKeyDictionary[Any, CodeIdentity | None] = weakref.WeakKeyDictionary()
 
 
-def note_symbol(token: str, compiled: CodeIdentity | None) -> None:
+def record_symbol(token: str, compiled: CodeIdentity | None) -> None:
     """Record the identity of the function with this token in its symbols, or None if the function has no identity."""
     _by_token[token] = compiled
 
 
-def note_running(dispatcher: Any, compiled: CodeIdentity | None) -> None:
+def record_running(dispatcher: Any, compiled: CodeIdentity | None) -> None:
     """Record the identity of a dispatcher that is compiling now, without the argument types. Other records of the dispatcher have priority.
 
     `compiled` is None if the dispatcher has no identity.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from compcache.numba.fingerprints import RUN
 from compcache.numba.fingerprints.code_digest import replaced_defaults_reason
 from compcache.numba.fingerprints.fixed_code import fixed_code
-from compcache.numba.fingerprints.owners import function_of, note_ufunc, owner_of
+from compcache.numba.fingerprints.owners import function_of, owner_of, record_ufunc
 from compcache.numba.fingerprints.state import copy_function, state_of
 from compcache.numba.registered.jitclasses import register_jitclass
 from compcache.numba.registered.library import is_found_by_name, is_generator_module, is_library_function, is_library_module
@@ -179,7 +179,7 @@ def _feed_ufunc(walk: Walk, value: Any, layout: str, identity: Any, dispatcher: 
         walk.feed_token("ufunc of Numba", layout, repr(identity))
         if not value._frozen:
             walk.feed_declared(None, dispatcher.py_func)
-    note_ufunc(dispatcher, value)
+    record_ufunc(dispatcher, value)
     _feed_jitted(walk, dispatcher, where, is_frozen=value._frozen)
 
 
@@ -257,7 +257,7 @@ def _feed_type(walk: Walk, value: Any, where: str) -> None:
     if walk.feed_back_reference(value):
         return
     if not is_library_module(kind.__module__):
-        walk.note_class(kind)
+        walk.record_class(kind)
         _feed_extension_type(walk, value, where)
     _feed_structure(walk, value, where)
 

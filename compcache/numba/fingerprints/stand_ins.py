@@ -1,6 +1,6 @@
 """Feeds the stand-ins for Numba objects to walks without Numba.
 
-A stand-in feeds the same tokens as Numba's own object. If Numba is imported later, its objects replace the stand-ins. `note_real`
+A stand-in feeds the same tokens as Numba's own object. If Numba is imported later, its objects replace the stand-ins. `record_real`
 records these pairs, so that keys of functions do not change.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from compcache.numba.fingerprints.walk import Walk
 
 __all__ = [
-    "handler_without_numba", "is_declared_as", "is_module_of_generators", "lazy_jitted_of", "note_real", "reads_object_mode",
+    "handler_without_numba", "is_declared_as", "is_module_of_generators", "lazy_jitted_of", "reads_object_mode", "record_real",
     "register_prange",
 ]  # fmt: skip
 
@@ -38,7 +38,7 @@ _CONTEXTS = ("objmode", "parallel_chunksize")
 _OBJECT_MODE = "objmode"
 
 
-def note_real(real: Any, lazy: Any) -> Any:
+def record_real(real: Any, lazy: Any) -> Any:
     """Record that a Numba object replaces a lazy object in globals, and has the same content. Return the Numba object.
 
     The Numba object refers to the lazy object, so that both are freed together. A ufunc of NumPy cannot refer to it, and is never freed.

@@ -174,7 +174,7 @@ def _feed_class(walk: Walk, value: Any, where: str) -> None:
                 walk.feed_token("registered", *registered)
             _refer_if_changed(walk, value, where)
         return
-    walk.note_class(value)
+    walk.record_class(value)
     if walk.feed_back_reference(value):
         return
     if hasattr(value, "class_type"):

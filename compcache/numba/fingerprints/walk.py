@@ -288,7 +288,7 @@ class Walk:
             self._owners.setdefault(id(function), []).append(hashed_reference(owner))
         self.refer_to_function(function, where, NAMED if self.mode == NAMED else COMPILED)
 
-    def note_class(self, cls: type) -> None:
+    def record_class(self, cls: type) -> None:
         """Record a class of the program that this walk has reached."""
         if is_compared_by_identity(cls):
             self._classes.setdefault(id(cls), class_part(cls))

@@ -19,7 +19,7 @@ from compcache.numba.dispatch import Backend
 from compcache.numba.dispatch.function_cache import FunctionCache
 from compcache.numba.dispatch.gufunc_cache import GufuncCache
 from compcache.numba.fingerprints.fingerprint import fingerprint, fingerprint_of_value
-from compcache.numba.fingerprints.fixed_code import CodeIdentity, note_running
+from compcache.numba.fingerprints.fixed_code import CodeIdentity, record_running
 from compcache.numba.hooks import recorders
 from compcache.numba.hooks.replacements import Replacements
 from compcache.numba.lazy.garbage import few_collections
@@ -102,7 +102,7 @@ class Hooks:
             cache, frame = frame.f_locals.get("self"), frame.f_back  # the caller of a cache object's method owns the cache object
             if is_compiling and isinstance(cache, dispatcher.Dispatcher) and id(cache) not in recorded:
                 recorded.add(id(cache))
-                note_running(cache, _running_identity(cache))
+                record_running(cache, _running_identity(cache))
             if isinstance(cache, caching.FunctionCache):
                 owner = frame.f_locals.get("self")
                 for cls, (attribute, function, _) in _OWNERS.items():

@@ -27,8 +27,8 @@ from compcache.numba.entries.mapped_library import make_entry_point
 from compcache.numba.fingerprints.code_digest import plain_name, reported_file
 from compcache.numba.fingerprints.implementations import is_overload_or_intrinsic, key_name, source_of_template
 from compcache.numba.hooks.replacements import Replacements
-from compcache.numba.identity.kept_results import note_unknown_result
-from compcache.numba.identity.linked import note_recompiled
+from compcache.numba.identity.kept_results import record_unknown_result
+from compcache.numba.identity.linked import record_recompiled
 from compcache.numba.lazy.garbage import few_collections
 from compcache.numba.lazy.raising import ModuleFilePath
 from compcache.numba.registered.library import is_library_module
@@ -47,13 +47,13 @@ def start_recording(*, from_the_start: bool) -> None:
     """Record compilations from now on. Unless Numba has compiled nothing (`from_the_start`), note the implementations that it has run."""
     if _recorders:
         return
-    libraries.note_recording(from_the_start=from_the_start)
+    libraries.begin_records(from_the_start=from_the_start)
     classes: list[type] = [] if from_the_start else [templates.AbstractTemplate]
     for cls in classes:  # the list grows by the subclasses
         classes += type.__subclasses__(cls)
         function = source_of_template(cls) if vars(cls).get("_impl_cache") else None
         if function is not None:
-            note_unknown_result(function)
+            record_unknown_result(function)
     _recorders.wrap(compiler, "compile_extra", _make_scope_wrapper(2))
     _recorders.wrap(compiler, "compile_internal", _make_scope_wrapper(3))
     numbering = bytecode.FunctionIdentity.__dict__["from_function"].__func__
@@ -63,7 +63,7 @@ def start_recording(*, from_the_start: bool) -> None:
     _recorders.wrap(templates._OverloadAttributeTemplate, "resolve", _wrap_template)
     _recorders.wrap(templates._OverloadMethodTemplate, "_resolve", _wrap_template)
     _recorders.wrap(templates._OverloadAttributeTemplate, "_resolve", _wrap_template)
-    _recorders.wrap(dispatcher.Dispatcher, "recompile", _run_before(note_recompiled))
+    _recorders.wrap(dispatcher.Dispatcher, "recompile", _run_before(record_recompiled))
     _recorders.wrap(context.CallStack, "finditer", _wrap_finditer)
     _recorders.wrap(context.BaseContext, "resolve_getattr", _run_before(_record_attribute))
     _recorders.wrap(context.BaseContext, "resolve_setattr", _run_before(_record_attribute))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LinkedOverload", "Loop", "add_loops", "decode_linked", "encode_linked", "encode_loops", "is_linked", "linked_overload",
-    "note_linked", "note_recompiled", "take_linked",
+    "record_linked", "record_recompiled", "take_linked",
 ]  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def linked_overload(function: Any, dispatcher: Any, args: Iterable[Any]) -> Link
     return LinkedOverload(weakref.ref(function), owner, blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest(), given)
 
 
-def note_linked(overloads: Iterable[LinkedOverload]) -> None:
+def record_linked(overloads: Iterable[LinkedOverload]) -> None:
     """Record overloads that are linked into loaded code."""
     for overload in overloads:
         owner = overload.owner()
@@ -103,11 +103,11 @@ def take_linked(overload: LinkedOverload) -> bool:
 
 
 def _forms(overload: LinkedOverload) -> set[tuple[str, tuple[weakref.ref[Any], ...]]]:
-    """Return the rows that stand for an overload in `_linked`: its own, and the one of version 1.0, which does not name what is given."""
+    """Return the rows that stand for an overload in `_linked`: its own, and that of version 1.0, which lacks `given`."""
     return {overload[2:], (overload.overload, ())}
 
 
-def note_recompiled(dispatcher: Any) -> None:
+def record_recompiled(dispatcher: Any) -> None:
     """Record that Numba compiles all overloads of a dispatcher from present values from now on, even if loaded code contains some."""
     _linked[owner_of(dispatcher)] = None
 

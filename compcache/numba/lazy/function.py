@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from compcache.numba.fingerprints import STATE
 from compcache.numba.fingerprints.code_digest import replaced_defaults_reason
-from compcache.numba.fingerprints.history import first_with_old_code, note_code
+from compcache.numba.fingerprints.history import first_with_old_code, record_code
 from compcache.numba.lazy import _dispatch, has_numba
 from compcache.numba.lazy.argument_types import learn_numpy, type_text_of_value
 from compcache.numba.lazy.entries import count_hit, find_record, key_of, load_entry, open_cache
@@ -219,7 +219,7 @@ def _load_overload(state: State, types: str, functions: list[Any]) -> LoadedCode
     if loaded is None or has_numba():
         return None
     state.loaded[name] = loaded, key
-    note_code(key.content.reads, [loaded.record])
+    record_code(key.content.reads, [loaded.record])
     count_hit()
     return loaded
 

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Registrations", "note_jitable", "note_overload", "registered_for"]
+__all__ = ["Registrations", "record_jitable", "record_overload", "registered_for"]
 
 
 class Registrations:
@@ -38,12 +38,12 @@ def _registrations_of(function: Any) -> Registrations:
     return _table.setdefault(id(function), Registrations(function))
 
 
-def note_overload(function: Any, implementation: Any, options: dict[str, Any]) -> None:
+def record_overload(function: Any, implementation: Any, options: dict[str, Any]) -> None:
     """Record an overload of a plain function."""
     _registrations_of(function).overloads.append((implementation, options))
 
 
-def note_jitable(function: Any, options: dict[str, Any]) -> None:
+def record_jitable(function: Any, options: dict[str, Any]) -> None:
     """Record that compiled code may call a plain function, with the options of this registration."""
     _registrations_of(function).options_of_jitable.append(options)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from compcache.numba.fingerprints.owners import note_lazy_owner
+from compcache.numba.fingerprints.owners import record_lazy_owner
 from compcache.numba.lazy import installed_backend
 from compcache.numba.lazy.entries import open_cache
 from compcache.numba.lazy.stand_ins import numba_decorator, original
@@ -35,7 +35,7 @@ def apply_decorator(state: State, signatures: Iterable[str] | None = None, *, us
     if state.decorator == "guvectorize":
         args.append(options.pop("signature"))
     dispatcher = numba_decorator(state.decorator)(*args, **options)(state.function)
-    note_lazy_owner(dispatcher, state)
+    record_lazy_owner(dispatcher, state)
     return dispatcher
 
 
