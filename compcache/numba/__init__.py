@@ -59,8 +59,8 @@ def install(
 
     Args:
         cache: the directory, None for the default one, or an open cache (with ``allow_pickle=True``).
-        lazy: whether ``from numba import njit`` returns the decorators of this module. This requires that Numba is not imported yet. When
-            the program uses any other part of Numba, Numba is imported, and ``cache=True`` uses the directory from then on.
+        lazy: whether ``from numba import njit`` returns the decorators of this module, unless Numba is imported already. When the program
+            uses a part of Numba without a stand-in, Numba is imported, and ``cache=True`` uses the directory from then on.
         targets: the CPUs to store code for, as in `ModuleSource(targets=...)`; None for $COMPCACHE_TARGETS, or this host if that is not
             set.
         options: further arguments of `compcache.Cache`.
@@ -71,6 +71,7 @@ def install(
         backend is not installed: a `CacheWarning` is issued, and Numba works as without compcache.
 
     Raises:
+        ImportError: Numba is not installed, and `lazy` is not set.
         RuntimeError: the backend is already installed with another directory.
         UntrustedDirectoryError: another user could have written to the directory.
         SettingError: a setting is not valid.
@@ -80,9 +81,8 @@ def install(
 
 
 def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool = False) -> Backend:
-    """Install the backend as `install` does, and return it. `is_first` says whether Numba is about to use its first function.
-
-    With `lazy`, Numba is not imported.
+    """Install the backend as `install` does, and return it. `is_first` is whether Numba is about to compile or load its first
+    function. With `lazy`, Numba is not imported.
     """
     import sys
 
@@ -137,10 +137,10 @@ def _install_import_hook(backend: Backend) -> Any:
     from compcache.numba.versions import warn_if_unsupported
 
     def install_hooks() -> Any:
-        """Install the hooks in the imported Numba, and return them; None if the backend was removed, or does not support this version."""
+        """Install the hooks in the imported Numba, and return them; None if the backend was removed, or does not support the version."""
         if installed_hook() is not hook:
             return None
-        if warn_if_unsupported():  # although Numba's metadata named a supported version
+        if warn_if_unsupported():  # Numba's metadata named a supported version, but the imported Numba is not supported
             set_installed(None, None)
             return None
         return _install_numba_hooks(backend, is_first=False)
@@ -151,7 +151,7 @@ def _install_import_hook(backend: Backend) -> Any:
 
 
 def _install_numba_hooks(backend: Backend, *, is_first: bool) -> Any:
-    """Install the hooks in Numba, and return the object that removes them. `is_first` states that Numba has compiled nothing so far."""
+    """Install the hooks in Numba, and return the object that removes them. See `_install` for `is_first`."""
     from compcache.numba.hooks.installation import Hooks
 
     hooks = Hooks(backend)
@@ -279,7 +279,7 @@ def package(
 ) -> tuple[str, ...]:
     """Compile every kernel of a module, for programs that run without Numba.
 
-    A kernel is a function that the module decorates with a signature, ``@njit("float64(float64[::1])")``, using `njit` from
+    A kernel is a public function that the module decorates with a signature, ``@njit("float64(float64[::1])")``, using `njit` from
     `compcache.numba`. Where Numba is not installed, this `njit` returns the kernel that was packaged beside the module. Where Numba is
     installed, Numba compiles the same source.
 
@@ -295,8 +295,7 @@ def package(
         CompileError: a kernel cannot be exported; see `export`.
         RuntimeError: this version of Numba is not supported.
         StorageError: the directory cannot be written.
-        ValueError: the module has no kernels; a function without a leading underscore has no signature; or `out` is None and the module has
-            no file.
+        ValueError: the module has no kernels, a public jitted function has no signature, or `out` is None and the module has no file.
     """
     _require_supported_numba()
     import os
@@ -321,4 +320,4 @@ def _require_supported_numba() -> None:
 
     reason = unsupported_reason()
     if reason:
-        raise RuntimeError(reason)
+        raise RuntimeError(f"{reason}: install a supported version of Numba")

@@ -117,13 +117,13 @@ def _run_file(arguments: list[str]) -> None:
     exec(code, names)  # noqa: S102 - the command runs programs
 
 
-def _compile_file(shown_path: str, path: str) -> Any:
-    """Return the code of a Python file. Raise `SystemExit` if the file cannot be read. The reason is printed to stderr."""
+def _compile_file(given_path: str, path: str) -> Any:
+    """Return the code of a Python file, in which `path` names the file. Raise `SystemExit` if the file cannot be read, and print why."""
     try:
-        with open(shown_path, "rb") as file:
+        with open(given_path, "rb") as file:
             source = file.read()
     except OSError as error:
-        print(f"python -m compcache.numba run: {error}", file=sys.stderr)  # noqa: T201 - a command
+        print(f"python -m compcache.numba run: cannot read the program: {error}", file=sys.stderr)  # noqa: T201 - a command
         raise SystemExit(2) from None
     from compcache.numba.lazy._dispatch import compile_source
 
@@ -142,7 +142,7 @@ def _is_importable(path: str) -> bool:
             magic = file.read(2)
     except OSError:
         return False
-    if magic not in (b"PK", b"#!"):
+    if magic not in (b"PK", b"#!"):  # an executable archive begins with the line that names its interpreter
         return False
     from zipfile import is_zipfile
 

@@ -81,7 +81,7 @@ def _modules_in(store: Store, overview: Overview) -> list[ModuleSummary]:
 def _summaries(
     store: Store, present: Mapping[bytes, FileStatus], rows: Mapping[bytes, Row], uses: Mapping[bytes, int], times: Mapping[bytes, float]
 ) -> Iterator[ModuleSummary]:
-    """Yield the summaries of the modules in `rows` except packs, in order. `uses` has the numbers, and `times` the last times, of uses."""
+    """Yield the summaries of the modules in `rows` except packs, in order. `uses` counts uses; `times` has the times of the last uses."""
     now = time.time()
     problem_of = _Problems(store)
     for module_id in sorted(rows):

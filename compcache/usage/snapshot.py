@@ -3,7 +3,7 @@
 An excerpt has the data about some functions, and as little other data as possible. Operations on an excerpt give the same results for
 these functions as operations on an overview of the whole cache.
 
-Before a tool reads long journals, it replaces them by sums if possible, which it can search.
+Before a tool reads long journals, it replaces them, if possible, by sums, which can be searched.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ __all__ = ["former_attributes", "former_implementation"]
 def former_attributes(function: Any, copies: dict[Any, Any]) -> Iterator[None]:
     """Give attributes of the program's classes and objects that a function reads their former values while the block runs.
 
-    `copies` is that of `former_function`. If there are other threads, nothing is done, because they would read the former values, too.
+    `copies` are those of `former_function`. Do nothing if there are other threads, because they would read the former values, too.
     """
     rows = changed_attributes(function, copies) if threading.active_count() == 1 else []
     try:
@@ -61,7 +61,7 @@ def former_implementation(function: Any, copies: dict[Any, Any], *, is_compiled:
     namespaces = {id(copy.__globals__): original.__globals__ for copy, original in originals.items()}
 
     def with_present_globals(value: Any) -> Any:
-        """Return a function of a copy as a function that reads the present globals. Replace functions in tuples, too."""
+        """Return a function of a copy, alone or in a tuple, as one that reads the present globals. Return any other value unchanged."""
         if type(value) is tuple:
             return tuple(map(with_present_globals, value))
         if type(value) is not FunctionType or value in originals or id(value.__globals__) not in namespaces:

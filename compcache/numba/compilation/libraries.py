@@ -14,13 +14,13 @@ from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from compcache.numba.identity.linked import Linked, Loop
+    from compcache.numba.identity.linked import LinkedOverload, Loop
 
-__all__ = ["Recorded", "add_linked", "collect_dependencies", "library_of", "note_recording", "record_library", "set_dependencies"]
+__all__ = ["LibraryRecord", "add_linked", "begin_records", "collect_dependencies", "library_of", "record_library", "set_dependencies"]
 
 
-class Recorded(NamedTuple):
-    """The dependencies of code.
+class LibraryRecord(NamedTuple):
+    """The dependencies of a library's code.
 
     Attributes:
         dependencies: the implementations that the compiler used.
@@ -34,22 +34,20 @@ class Recorded(NamedTuple):
     dependencies: frozenset[Dependency] = frozenset()
     names: frozenset[int] = frozenset()
     problem: Unidentifiable | None = None
-    linked: frozenset[Linked] = frozenset()
+    linked: frozenset[LinkedOverload] = frozenset()
     results: frozenset[Result] = frozenset()
     loops: tuple[Loop, ...] = ()
 
 
 #: The dependencies of each library's code.
-_records: weakref.WeakKeyDictionary[Any, Recorded] = weakref.WeakKeyDictionary()
+_records: weakref.WeakKeyDictionary[Any, LibraryRecord] = weakref.WeakKeyDictionary()
 #: The name prefixes of libraries that Numba creates for its runtime, or for parts of a function in the function's scope.
 _INTERNAL_PREFIXES = ("nrt", "__numba_parfor_gufunc", "parallelgufuncwrapper")
-
-
 #: Contains True if compilations of this process were not recorded.
 _unrecorded: list[bool] = []
 
 
-def note_recording(*, from_the_start: bool) -> None:
+def begin_records(*, from_the_start: bool) -> None:
     """Note that all compilations are recorded from now on. `from_the_start` is whether this process has compiled nothing before."""
     if not from_the_start:
         _unrecorded.append(True)
@@ -69,18 +67,18 @@ def library_of(symbol: str) -> Any:
     return _library_by_symbol.get(symbol)
 
 
-def set_dependencies(library: Any, recorded: Recorded) -> None:
+def set_dependencies(library: Any, recorded: LibraryRecord) -> None:
     """Set the dependencies of a library's code. The libraries that are linked into this library have their own records."""
     _records[library] = recorded
 
 
-def add_linked(library: Any, overload: Linked) -> None:
+def add_linked(library: Any, overload: LinkedOverload) -> None:
     """Record that the code of a library, and all code that the library is linked into from now on, contains an overload."""
     recorded = collect_dependencies(library)
     _records[library] = recorded._replace(linked=recorded.linked | {overload})
 
 
-def collect_dependencies(library: Any, scope: scopes.Scope | None = None) -> Recorded:
+def collect_dependencies(library: Any, scope: scopes.Scope | None = None) -> LibraryRecord:
     """Return the dependencies of a library's code and of the libraries that are linked into it; record the result for the library.
 
     If the dependencies of any part are unknown, `problem` gives the reason. `scope` is the scope of the library's compilation, whose
@@ -96,14 +94,14 @@ def collect_dependencies(library: Any, scope: scopes.Scope | None = None) -> Rec
         parts.append(_present_dependencies(scopes.tried_outside_scopes.values()))
     else:
         if scope.problem:
-            parts.append(Recorded(problem=Unrepeatable(scope.problem)))
+            parts.append(LibraryRecord(problem=Unrepeatable(scope.problem)))
         of_scope = _dependencies_in_scope(scope)
         parts.append(of_scope)
         # A callee may depend on content that an implementation got during this compilation. Other processes start with the earlier content.
         changed = scope.changed - of_scope.dependencies
     problems = [part.problem for part in parts if part.problem is not None]
     results = {result for part in parts for result in part.results}
-    _records[library] = Recorded(
+    _records[library] = LibraryRecord(
         dependencies=frozenset().union(*[part.dependencies for part in parts]) - changed,
         names=frozenset().union(*[part.names for part in parts]),
         problem=max(problems, key=lambda error: isinstance(error, Unrepeatable), default=None),  # the strictest one
@@ -123,28 +121,28 @@ def _linking_libraries(library: Any) -> Iterator[Any]:
             yield linked
 
 
-def _dependencies_in_scope(scope: scopes.Scope) -> Recorded:
+def _dependencies_in_scope(scope: scopes.Scope) -> LibraryRecord:
     """Return the dependencies that a scope has recorded; only the problem if a dependency cannot be identified.
 
-    The content of an implementation is its content before it ran. An implementation that could not be identified then is a problem only if
-    it accepted the compiler's types.
+    The content of an implementation is its content before it ran. See `_results_in_scope` for implementations without an identity.
     """
     try:
-        results = frozenset([row for function in scope.tried.values() for row in _results_in_scope(scope, function)])
+        results = frozenset([result for function in scope.tried.values() for result in _results_in_scope(scope, function)])
         unused = [function for id_, function in scope.tried.items() if id_ not in scope.used]
         dependencies = {dependency_of(function, declined=id(function) not in scope.accepted) for function in unused}
         dependencies |= {result.dependency for result in results}
-        dependencies |= {row for row in map(dependency_of_generator, scope.generators.values()) if row is not None}
+        dependencies |= {found for found in map(dependency_of_generator, scope.generators.values()) if found is not None}
         dependencies |= set(map(dependency_of_type, scope.types))
-        return Recorded(frozenset(dependencies), frozenset(scope.names), results=results)
+        return LibraryRecord(frozenset(dependencies), frozenset(scope.names), results=results)
     except Unidentifiable as error:
-        return Recorded(problem=Unrepeatable(str(error)))
+        return LibraryRecord(problem=Unrepeatable(str(error)))
 
 
 def _results_in_scope(scope: scopes.Scope, function: Any) -> Iterator[Result]:
     """Yield the results of an implementation that the compiler used in a scope.
 
-    Raise `Unidentifiable` if the implementation accepted the compiler's types, and could not be identified when it ran.
+    Raise `Unidentifiable` if the implementation could not be identified when it ran. If it declined the compiler's types, values that it
+    reads as members of objects need no identity.
     """
     for arguments, content in scope.used.get(id(function), ()):
         if content is None or (content.is_declined and id(function) in scope.accepted):
@@ -153,15 +151,15 @@ def _results_in_scope(scope: scopes.Scope, function: Any) -> Iterator[Result]:
         yield Result(content, arguments)
 
 
-def _present_dependencies(functions: Iterable[Any]) -> Recorded:
+def _present_dependencies(functions: Iterable[Any]) -> LibraryRecord:
     """Return the dependencies on implementations, each with its present content; only the problem if one cannot be identified."""
     try:
-        return Recorded(frozenset(map(dependency_of, functions)))
+        return LibraryRecord(frozenset(map(dependency_of, functions)))
     except Unidentifiable as error:
-        return Recorded(problem=Unrepeatable(str(error)))
+        return LibraryRecord(problem=Unrepeatable(str(error)))
 
 
-def _unrecorded_dependencies(library: Any) -> Recorded:
+def _unrecorded_dependencies(library: Any) -> LibraryRecord:
     """Return the dependencies of a library that was compiled outside all scopes.
 
     If the library contains a user's function that was compiled before compilations were recorded, the dependencies are unknown.
@@ -170,5 +168,5 @@ def _unrecorded_dependencies(library: Any) -> Recorded:
         defined = [function.name for function in library._final_module.functions if not function.is_declaration]
         if any(name.startswith("_ZN") and "_ZN5numba" not in name for name in defined):  # a function that is not Numba's own
             reason = f"the function calls {library.name}, which was compiled too early: install compcache.numba before all compilations"
-            return Recorded(problem=Unidentifiable(reason))
+            return LibraryRecord(problem=Unidentifiable(reason))
     return _present_dependencies(scopes.tried_outside_scopes.values())

@@ -28,7 +28,7 @@ _UNRESOLVED = ".numba.unresolved$"
 _ABORT = "nrt_unresolved_abort"
 
 
-class _Waiting(NamedTuple):
+class _WaitingLibrary(NamedTuple):
     """A library without machine code.
 
     Attributes:
@@ -46,7 +46,7 @@ class _Waiting(NamedTuple):
     environments: dict[str, Any]
 
 
-_waiting: weakref.WeakKeyDictionary[Any, _Waiting] = weakref.WeakKeyDictionary()
+_waiting: weakref.WeakKeyDictionary[Any, _WaitingLibrary] = weakref.WeakKeyDictionary()
 #: The waiting library that defines each function.
 _definers: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 #: The addresses of the functions in each library's image, by symbol.
@@ -54,9 +54,9 @@ _images: weakref.WeakKeyDictionary[Any, Mapping[str, int]] = weakref.WeakKeyDict
 
 
 def postpone(library: Any, generate_code: Callable[[Any], None]) -> None:
-    """Delay the generation of a finished library's machine code with `generate_code`.
+    """Delay the call of `generate_code`, which generates the machine code of a finished library.
 
-    The code is generated now if existing code calls the library, or if Numba's own cache has loaded the object code.
+    The code is generated now if existing code calls a function of the library, or if Numba's own cache has loaded the object code.
     """
     if library._object_caching_enabled and library._compiled_object is not None:
         generate_code(library)
@@ -71,7 +71,7 @@ def postpone(library: Any, generate_code: Callable[[Any], None]) -> None:
         declared_names.append(_ABORT)  # each slot contains this function until the slot is filled
     # The environments must live as long as the library, as they do with generated code.
     environments = {name: lookup_environment(name) for name in variables if name.startswith(_ENVIRONMENT)}
-    _waiting[library] = _Waiting(generate_code, defined, tuple(declared_names), called, environments)
+    _waiting[library] = _WaitingLibrary(generate_code, defined, tuple(declared_names), called, environments)
     for name in defined:
         _definers[name] = library
     if not defined.isdisjoint(library.codegen._rtlinker._unresolved):
@@ -105,7 +105,7 @@ def _generate_definers(names: Iterable[str]) -> None:
 
 
 def generate_for(library: Any, name: str) -> None:
-    """Generate the machine code of a function if the code does not exist yet. The library, or another waiting library, defines it."""
+    """Generate the machine code of a function that this library, or another waiting library, defines. Do nothing if the code exists."""
     waiting = _waiting.get(library)
     if waiting is not None and name in waiting.defined:
         generate(library)
@@ -124,7 +124,7 @@ _requests = _Requests()
 
 @contextmanager
 def before_requests(action: Callable[[Any, str], None]) -> Iterator[None]:
-    """Call `action` with the library and the symbol whenever this thread requests a function of a library that has no machine code yet.
+    """Call `action` with the library and the symbol when this thread requests the address of a function in a library without machine code.
 
     The action may attach an image to the library.
     """

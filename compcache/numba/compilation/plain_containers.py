@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["contains_type", "has_containers", "item_types", "make_created_type", "make_list_adapter", "replace_containers"]
+__all__ = ["contains_type", "created_type", "has_containers", "item_types", "make_list_adapter", "replace_containers"]
 
 
 def replace_containers(type_: Any) -> Any:
@@ -34,15 +34,15 @@ def replace_containers(type_: Any) -> Any:
     return types.Tuple([replace_containers(item) for item in type_])
 
 
-def make_created_type(type_: Any) -> Any:
+def created_type(type_: Any) -> Any:
     """Return the type of the container that compiled code creates from lists of items. A set of this type does not mirror a Python set."""
     from numba.core import types
 
     if isinstance(type_, types.Set):
         return types.Set(type_.dtype)
     if isinstance(type_, (types.Tuple, types.UniTuple)):
-        return types.Tuple([make_created_type(item) for item in type_])
-    return types.Optional(make_created_type(type_.type)) if isinstance(type_, types.Optional) else type_
+        return types.Tuple([created_type(item) for item in type_])
+    return types.Optional(created_type(type_.type)) if isinstance(type_, types.Optional) else type_
 
 
 def has_containers(type_: Any) -> bool:
@@ -58,7 +58,7 @@ def contains_type(type_: Any, classes: tuple[type, ...]) -> bool:
 
 
 def item_types(type_: Any) -> list[Any]:
-    """Return the types of the items in a value of this type; empty for a type without items. The items of a dictionary are tuples."""
+    """Return the types of the items in values of this type, if any: pairs of a dictionary, the value of an optional type or enumeration."""
     from numba.core import types
 
     if isinstance(type_, types.Optional):
@@ -121,7 +121,7 @@ def _define(text: str, name: str, scope: dict[str, Any]) -> Any:
     return scope[name]
 
 
-#: The field of a list's memory block that refers to the container created from the list. Numba uses it only for memory of other devices.
+#: The number of the field in a list's memory block for the container created from the list. Numba uses the field only for other devices.
 _CONTAINER_IN_BLOCK = 5
 
 
@@ -183,7 +183,7 @@ def _create_set(items: Any) -> Any:
 def _make_creator(type_: Any) -> Any:
     """Return a function that creates a container from the list of its items.
 
-    Raise `NotImplementedError` if another container or type contains the container.
+    Raise `NotImplementedError` if the type is not one of Numba's containers, or if its items contain containers.
     """
     from numba.core import types
     from numba.typed import Dict, List

@@ -2,7 +2,7 @@
 
 Numba numbers functions in the order in which a process compiles them, and puts the numbers into symbols. Therefore two processes may give
 the same symbol to different code, and the linker drops one of the two definitions. Here, a symbol contains a token: a digest of everything
-that determines the function. If no digest can be computed, or if the same function is compiled twice, the token is random.
+that determines the function, or, if this digest is in use or cannot be computed, another unique text (`_make_token`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from numba.core.types import Type
 from compcache.numba.compilation.former_runs import former_attributes
 from compcache.numba.fingerprints.examined import remember_during_look_up
 from compcache.numba.fingerprints.fingerprint import fingerprint
-from compcache.numba.fingerprints.fixed_code import Compiled, note_symbol
+from compcache.numba.fingerprints.fixed_code import CodeIdentity, record_symbol
 from compcache.numba.fingerprints.former import former_function
-from compcache.numba.fingerprints.history import note_code
+from compcache.numba.fingerprints.history import record_code
 from compcache.numba.fingerprints.implementations import digest_name, stable_name
 from compcache.numba.fingerprints.numba_values import name_of_class
 from compcache.numba.identity.dependencies import Dependency, dependency_of, has_content
-from compcache.numba.identity.kept_results import Result, digest_arguments, former_result, note_results
+from compcache.numba.identity.kept_results import Result, digest_arguments, former_result, record_results
 from compcache.numba.identity.key import flags_text, signature_text
 from compcache.numba.identity.linked import Loop, linked_overload, take_linked
 from compcache.numba.identity.settings import config_text
@@ -40,7 +40,7 @@ from compcache.numba.registered.refusals import Unidentifiable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from compcache.numba.identity.linked import Linked
+    from compcache.numba.identity.linked import LinkedOverload
 
 __all__ = [
     "Miss", "Scope", "compile_scope", "defer", "function_read", "has_miss", "look_up_scope", "next_unique_id", "pop_compile_seconds",
@@ -68,7 +68,7 @@ class Scope:
 
     Attributes:
         function: the Python function.
-        linked: the overload that is being compiled.
+        overload: the overload that is being compiled.
         loops: the loops that the compilation has added to ufuncs, in order.
         read: the function whose code and values the compiler reads: the function, or a copy with former values.
         token: the token in the function's symbols.
@@ -86,13 +86,13 @@ class Scope:
     """
 
     __slots__ = (
-        "accepted", "changed", "first_contents", "function", "generators", "linked", "loops", "miss", "names", "problem", "read",
-        "symbol_count", "token", "tried", "types", "used",
+        "accepted", "changed", "first_contents", "function", "generators", "loops", "miss", "names", "overload", "problem",
+        "read", "symbol_count", "token", "tried", "types", "used",
     )  # fmt: skip
 
-    def __init__(self, function: Any, token: str, miss: Miss | None, linked: Linked, read: Any) -> None:
+    def __init__(self, function: Any, token: str, miss: Miss | None, overload: LinkedOverload, read: Any) -> None:
         self.function = function
-        self.linked = linked
+        self.overload = overload
         self.loops: dict[Loop, None] = {}
         self.read = read
         self.token = token
@@ -109,7 +109,7 @@ class Scope:
         self.types: dict[type, None] = {}
 
 
-class _Stack(threading.local):
+class _ThreadState(threading.local):
     """The state of one thread: running compilations, look-ups and stores, deferred actions, and the CPU time of compilations."""
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class _Stack(threading.local):
         self.clock_start = self.compile_seconds = 0.0
 
 
-_stack = _Stack()
+_state = _ThreadState()
 #: The tokens in symbols of this process. A second definition of a symbol would clash with the first.
 _used_tokens: set[str] = set()
 #: Implementations that a compilation outside all scopes has tried. Such a compilation was running when the backend was installed.
@@ -131,31 +131,31 @@ tried_outside_scopes: dict[int, Any] = {}
 def compile_scope(function: Any, dispatcher: Any, args: Any, return_type: Any, flags: Any, extra: str) -> Iterator[Scope]:
     """Provide the scope of a function during its compilation.
 
-    `dispatcher` is the object that compiles the function for a dispatcher, or None. The names that the compilation records are added to the
-    scope of the caller. After the outermost compilation, the actions from `defer` run, unless the compilation failed.
+    See `linked_overload` for `dispatcher`, and `_make_token` for the other arguments. The names that the compilation records are added to
+    the scope of the caller. After the outermost compilation, the actions from `defer` run, unless the compilation failed.
     """
-    linked = linked_overload(function, dispatcher, args)
-    read = former_function(function) if take_linked(linked) else function
-    scope = Scope(function, _make_token(read, function, args, return_type, flags, extra), _pop_miss(function, args), linked, read)
-    if not _stack.scopes:
-        _stack.clock_start, _stack.compile_seconds = time.thread_time(), 0.0
-    _stack.scopes.append(scope)
+    overload = linked_overload(function, dispatcher, args)
+    read = former_function(function) if take_linked(overload) else function
+    scope = Scope(function, _make_token(read, function, args, return_type, flags, extra), _pop_miss(function, args), overload, read)
+    if not _state.scopes:
+        _state.clock_start, _state.compile_seconds = time.thread_time(), 0.0
+    _state.scopes.append(scope)
     try:
         yield scope
     finally:
-        _stack.compile_seconds += _restart_clock()
-        _stack.scopes.pop()
-        if _stack.scopes:
-            _stack.scopes[-1].names |= scope.names
-    if not _stack.scopes:
-        while _stack.deferred:
-            _stack.deferred.pop()()
+        _state.compile_seconds += _restart_clock()
+        _state.scopes.pop()
+        if _state.scopes:
+            _state.scopes[-1].names |= scope.names
+    if not _state.scopes:
+        while _state.deferred:
+            _state.deferred.pop()()
 
 
 def _restart_clock() -> float:
     """Restart the measurement of this thread's CPU time, and return the seconds since the previous start."""
-    start, _stack.clock_start = _stack.clock_start, time.thread_time()
-    return _stack.clock_start - start
+    start, _state.clock_start = _state.clock_start, time.thread_time()
+    return _state.clock_start - start
 
 
 def pop_compile_seconds() -> float:
@@ -163,46 +163,46 @@ def pop_compile_seconds() -> float:
 
     The measurement starts with the outermost compilation, or with the previous call during this compilation.
     """
-    if _stack.scopes:
-        _stack.compile_seconds += _restart_clock()
-    seconds, _stack.compile_seconds = _stack.compile_seconds, 0.0
+    if _state.scopes:
+        _state.compile_seconds += _restart_clock()
+    seconds, _state.compile_seconds = _state.compile_seconds, 0.0
     return seconds
 
 
 @contextmanager
 def look_up_scope() -> Iterator[None]:
     """Mark the look-up of an overload, including the compilation of an overload that is not found."""
-    _stack.misses.append(None)
+    _state.misses.append(None)
     try:
         with remember_during_look_up():
             yield
     finally:
-        _stack.misses.pop()
+        _state.misses.pop()
 
 
 def record_miss(miss: Miss) -> None:
     """Record that this thread's running look-up found no overload. Do nothing if this thread looks up no overload."""
-    if _stack.misses:
-        _stack.misses[-1] = miss
+    if _state.misses:
+        _state.misses[-1] = miss
 
 
 def _pop_miss(function: Any, args: Any) -> Miss | None:
     """Return the failed look-up that caused this compilation, and forget it; None if no look-up caused the compilation."""
-    miss = _stack.misses[-1] if _stack.misses else None
+    miss = _state.misses[-1] if _state.misses else None
     if miss is None or miss.function is not function or miss.args != tuple(args):
         return None
-    _stack.misses[-1] = None
+    _state.misses[-1] = None
     return miss
 
 
 @contextmanager
 def storing_scope() -> Iterator[None]:
     """Mark the creation of an entry from a compile result."""
-    _stack.running_stores += 1
+    _state.running_stores += 1
     try:
         yield
     finally:
-        _stack.running_stores -= 1
+        _state.running_stores -= 1
 
 
 def reduce_to_name(value: Any) -> Any:
@@ -212,7 +212,7 @@ def reduce_to_name(value: Any) -> Any:
         The function and the arguments that look up the name; NotImplemented for a class that the pickler must look up by name itself. None
         for any other value, which Numba pickles in its own way, or if this thread neither compiles nor stores a function.
     """
-    if not (_stack.scopes or _stack.running_stores):
+    if not (_state.scopes or _state.running_stores):
         return None
     if isinstance(value, type):
         return _reduce_class(value)
@@ -243,7 +243,7 @@ def _reduce_type(type_: Type) -> Any:
     try:
         return reduce_type(type_)
     except PicklingError as error:
-        if _stack.running_stores:
+        if _state.running_stores:
             raise
         _record_problem(str(error))
         return None
@@ -263,13 +263,13 @@ def _reduce_intrinsic(intrinsic: Any) -> Any:
 
 def has_miss(token: object) -> bool:
     """Return whether the innermost compilation has this token and was caused by a failed look-up."""
-    scope = _stack.scopes[-1] if _stack.scopes else None
+    scope = _state.scopes[-1] if _state.scopes else None
     return scope is not None and scope.miss is not None and scope.token == token
 
 
 def is_compiling() -> bool:
     """Return whether this thread is compiling a function."""
-    return bool(_stack.scopes)
+    return bool(_state.scopes)
 
 
 def defer(action: Callable[[], None]) -> bool:
@@ -277,22 +277,23 @@ def defer(action: Callable[[], None]) -> bool:
 
     Return whether the action was scheduled. The result is False if this thread is not compiling a function.
     """
-    if not _stack.scopes:
+    if not _state.scopes:
         return False
-    _stack.deferred.append(action)
+    _state.deferred.append(action)
     return True
 
 
 def _make_token(function: Any, original: Any, args: Any, return_type: Any, flags: Any, extra: str) -> str:
     """Return the token for the symbols of a function that is being compiled, and record that the token is used.
 
-    The token is a digest of everything that determines the function. If this token is in use, the token is a digest of it and of the
-    caller's token. If no digest can be computed, or if both tokens are in use, the token is random.
+    The token is a digest of everything that determines the function. If this digest is in use, the token is a digest of it and of the
+    caller's token. If no digest can be computed, or the digests are in use, the token is random.
+    `function` is the function that the compiler reads, `original` the program's function. `extra` has further inputs of the compiler.
     """
     try:
         function_content = fingerprint(function)
         own_part, *_ = function_content.parts
-        note_code([type(own_part)(original, own_part.digest, own_part.kind)])
+        record_code([type(own_part)(original, own_part.digest, own_part.kind)])
         components = [
             function_content.content,
             signature_text(args),
@@ -303,16 +304,16 @@ def _make_token(function: Any, original: Any, args: Any, return_type: Any, flags
         ]
     except Unidentifiable:
         token = uuid.uuid4().hex
-        note_symbol(token, None)
+        record_symbol(token, None)
         return token
     token = content = _digest(*components)
-    if token in _used_tokens and _stack.scopes:
-        token = _digest(token, _stack.scopes[-1].token)  # Numba compiles some of its own functions once per caller
+    if token in _used_tokens and _state.scopes:
+        token = _digest(token, _state.scopes[-1].token)  # Numba compiles some of its own functions once per caller
     if token in _used_tokens:
         token = uuid.uuid4().hex
     else:
         _used_tokens.add(token)
-    note_symbol(token, Compiled(content, function_content.lines))
+    record_symbol(token, CodeIdentity(content, function_content.lines))
     return token
 
 
@@ -329,11 +330,11 @@ def record_token(token: str) -> None:
 def next_unique_id(function: Any) -> tuple[str, Any]:
     """Return a unique id for the symbols of a function that Numba is about to compile, and the function that the compiler must read.
 
-    The innermost compilation's own function gets the token. Each further id is the token with a number; outside all scopes it is random.
+    The innermost compilation's own function gets the token. Each further id is the token with a number. Outside all scopes, ids are random.
     """
-    if not _stack.scopes:
+    if not _state.scopes:
         return uuid.uuid4().hex, function
-    scope = _stack.scopes[-1]
+    scope = _state.scopes[-1]
     if function is scope.function and not scope.symbol_count:
         scope.symbol_count = 1
         return scope.token, scope.read
@@ -343,7 +344,7 @@ def next_unique_id(function: Any) -> tuple[str, Any]:
 
 def function_read(function: Any) -> Any:
     """Return what the innermost compilation of a function reads: the function itself, or a copy with former values."""
-    return next((scope.read for scope in reversed(_stack.scopes) if scope.function is function), function)
+    return next((scope.read for scope in reversed(_state.scopes) if scope.function is function), function)
 
 
 class Run(NamedTuple):
@@ -365,12 +366,12 @@ _runs: weakref.WeakKeyDictionary[type, dict[Any, Run]] = weakref.WeakKeyDictiona
 
 
 def record_tried(function: Any) -> bool:
-    """Record in all running compilations that the compiler tries one of the user's implementations. Return False if none is running."""
-    if not _stack.scopes:
+    """Record in all running compilations that the compiler tries one of the user's implementations. Return whether any is running."""
+    if not _state.scopes:
         tried_outside_scopes[id(function)] = function
-    for scope in _stack.scopes:
+    for scope in _state.scopes:
         scope.tried[id(function)] = function
-    return bool(_stack.scopes)
+    return bool(_state.scopes)
 
 
 def record_run(function: Any) -> None:
@@ -410,10 +411,10 @@ def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, ar
             if is_former:
                 run = run._replace(content=former, compilation="")
             else:
-                _record_problem(f"{stable_name(function)} has changed since loaded code used it, and cannot run with all its former values")
+                _record_problem(f"{stable_name(function)} has changed since loaded code used it: do not change the values that it reads")
         runs.update(dict.fromkeys(keys, run))
         if run.content is not None:
-            note_results([Result(run.content, run.arguments)])
+            record_results([Result(run.content, run.arguments)])
         _record_use_of_run(function, run)
     elif kept in runs:
         _record_use_of_run(function, runs[kept])
@@ -424,15 +425,15 @@ def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, ar
 
 def _record_problem(problem: str) -> None:
     """Record why the code of all running compilations has no identity."""
-    for scope in _stack.scopes:
+    for scope in _state.scopes:
         scope.problem = problem
 
 
 def _begin_run(function: Any, arguments: str) -> Run:
     """Return the run of an implementation that starts now, with the content before its first run in the innermost compilation."""
-    first_contents = _stack.scopes[-1].first_contents
+    first_contents = _state.scopes[-1].first_contents
     content = first_contents[id(function)] if id(function) in first_contents else _present_dependency(function)
-    return Run(content, arguments, compilation=_stack.scopes[0].token)
+    return Run(content, arguments, compilation=_state.scopes[0].token)
 
 
 def _record_use_of_run(function: Any, run: Run) -> None:
@@ -440,9 +441,9 @@ def _record_use_of_run(function: Any, run: Run) -> None:
 
     Implementations may change themselves. To repeat a compilation, a process needs the content before the first run in the compilation.
     """
-    for scope in _stack.scopes:
+    for scope in _state.scopes:
         content = run.content
-        if run.compilation == _stack.scopes[0].token:
+        if run.compilation == _state.scopes[0].token:
             content = scope.first_contents.setdefault(id(function), content)
         if run.content is not None and run.content != content:
             scope.changed.add(run.content)
@@ -463,14 +464,14 @@ def _present_dependency(function: Any) -> Dependency | None:
 
 def record_accepted(function: Any) -> None:
     """Record in all running compilations of this thread that one of the user's implementations accepted the compiler's types."""
-    for scope in _stack.scopes:
+    for scope in _state.scopes:
         scope.accepted.add(id(function))
 
 
 def record_address(generator: str) -> None:
     """Record that the user's code generator with this name puts an address of this process into the innermost compilation's code."""
-    if _stack.scopes:
-        _stack.scopes[-1].problem = f"the code generator {generator} puts an address of this process into the code"
+    if _state.scopes:
+        _state.scopes[-1].problem = f"the code generator {generator} puts an address of this process into the code"
 
 
 def record_loop(dispatcher: Any, types: str) -> None:
@@ -478,26 +479,26 @@ def record_loop(dispatcher: Any, types: str) -> None:
 
     `types` are the types of the operands, as in `Loop`, or "" if they have no text.
     """
-    if not types and _stack.scopes:
+    if not types and _state.scopes:
         name = stable_name(dispatcher.py_func)
         _record_problem(f"the function adds a loop to the ufunc {name} for types that have no text: declare the signatures of the ufunc")
-    for scope in _stack.scopes:
+    for scope in _state.scopes:
         scope.loops[Loop(weakref.ref(dispatcher), types)] = None
 
 
 def record_name(name: str) -> None:
     """Record that the innermost compilation of this thread looks up implementations of this name."""
-    if _stack.scopes:
-        _stack.scopes[-1].names.add(digest_name(name))
+    if _state.scopes:
+        _state.scopes[-1].names.add(digest_name(name))
 
 
 def record_generator(implementation: Any) -> None:
     """Record that an implementation generates code for the innermost compilation of this thread."""
-    if _stack.scopes:
-        _stack.scopes[-1].generators[id(implementation)] = implementation
+    if _state.scopes:
+        _state.scopes[-1].generators[id(implementation)] = implementation
 
 
 def record_type(cls: type) -> None:
     """Record in all running compilations of this thread that code is generated for values of a user-defined class of Numba types."""
-    for scope in _stack.scopes:
+    for scope in _state.scopes:
         scope.types[cls] = None

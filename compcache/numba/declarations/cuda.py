@@ -1,6 +1,6 @@
 """Defines the stand-in for `numba.cuda`, which is used until Numba is imported.
 
-Packages with CUDA code declare device functions on import, and call `is_available`. Numba creates a device function on its first use. On a
+Packages with CUDA code declare kernels and device functions on import, and call `is_available`. Numba creates them on their first use. On a
 host without a driver, `is_available` does not import Numba.
 """
 
@@ -44,8 +44,8 @@ def _import_cuda() -> Any:
     return import_module("numba.cuda")
 
 
-class LazyDeviceFunction(LazyWrapper):
-    """A CUDA device function, which Numba creates on first use."""
+class LazyCudaFunction(LazyWrapper):
+    """A CUDA kernel or device function, which Numba creates on first use."""
 
     __slots__ = ()
 
@@ -66,7 +66,7 @@ class LazyDeviceFunction(LazyWrapper):
 
 
 def jit(*args: Any, **options: Any) -> Any:
-    """Replace `numba.cuda.jit`. Return a stand-in for a device function without a signature, or its decorator.
+    """Replace `numba.cuda.jit`. Return a stand-in for a kernel or device function without a signature, or the decorator.
 
     For any other arguments, or if Numba is imported, call Numba's own decorator, which may compile the function.
     """
@@ -77,13 +77,13 @@ def jit(*args: Any, **options: Any) -> Any:
 
 
 def _declare(options: dict[str, Any], function: Any) -> Any:
-    """Return the stand-in for a device function with options.
+    """Return the stand-in for a kernel or device function with options.
 
     If Numba is imported, or if `function` is not a Python function, Numba decorates `function` instead.
     """
     if has_numba() or type(function) is not _Function:
         return _numba_decorator(options)(function)
-    return LazyDeviceFunction(function, lambda _: _numba_decorator(options))
+    return LazyCudaFunction(function, lambda _: _numba_decorator(options))
 
 
 def _numba_decorator(options: dict[str, Any]) -> Any:

@@ -1,7 +1,7 @@
 """Defines replacements for Numba's decorators, which import Numba only if it is needed.
 
 `njit` and `jit` return lazy functions (`compcache.numba.lazy.function`). If a function has declared signatures, the decorator looks up its
-code (`signatures`).
+code (`signatures`). If these decorators have replaced those of an imported Numba, they return Numba's objects.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from functools import partial
 
-from compcache.numba.fingerprints.stand_ins import note_real
+from compcache.numba.fingerprints.stand_ins import record_real
 from compcache.numba.lazy import has_numba
 from compcache.numba.lazy.function import is_lazy_function, make_lazy_function
 from compcache.numba.lazy.stand_ins import are_decorators_replaced, numba_decorator, numbas_object, prange
@@ -53,8 +53,8 @@ def jit(*args: Any, **options: Any) -> Any:
 def _decorate(decorator: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """Implement `njit` and `jit`: return the decorated function, or the decorator for it.
 
-    Numba's own decorator is used if compilation is disabled, or if only Numba can interpret the arguments. In the latter case, if Numba
-    cannot be imported, the function becomes the kernel that was packaged beside its module.
+    Numba's own decorator is used if compilation is disabled, or if only Numba can interpret the arguments. If it is needed for positional
+    arguments, and Numba cannot be imported, the function becomes the kernel that was packaged beside its module.
     """
     if _is_jit_disabled() or "signature_or_function" in options:
         return numba_decorator(decorator)(*args, **options)
@@ -96,10 +96,10 @@ def _decorate_function(decorator: str, signatures: tuple[str, ...] | None, optio
 
 def _create_state(function: Any, decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any]) -> State | None:
     """Return the state of a decorated function, or None if Numba must decorate the object."""
-    return State(function, decorator, signatures, dict(options), _real_dispatcher) if _is_program_function(function) else None
+    return State(function, decorator, signatures, dict(options), _real_dispatcher) if _is_decoratable(function) else None
 
 
-def _is_program_function(function: Any) -> bool:
+def _is_decoratable(function: Any) -> bool:
     """Return whether an object is a Python function, but not one of Numba's own functions, to which Numba also applies the decorators."""
     return type(function) is _Function and not (are_decorators_replaced() and str(function.__module__).startswith("numba."))
 
@@ -108,7 +108,7 @@ def _select_result(function: Any) -> Any:
     """Return the decorator's result for a lazy object: Numba's object if Numba's own decorators are replaced, otherwise the lazy object."""
     if not are_decorators_replaced():
         return function
-    return note_real(_real_dispatcher(function), function) if is_lazy_function(function) else numbas_object(function)
+    return record_real(_real_dispatcher(function), function) if is_lazy_function(function) else numbas_object(function)
 
 
 def _real_dispatcher(function: Any) -> Any:
@@ -127,10 +127,10 @@ def _packaged_kernel_decorator(error: ImportError) -> Any:
 
 def _convert_signatures(signature: Any) -> tuple[str, ...] | None:
     """Return the texts of a signature or a list of signatures, or None if only Numba can interpret one of them, or the list is empty."""
-    from compcache.numba.registered.type_texts import signature_text
+    from compcache.numba.registered.type_texts import signature_expression
 
     signatures = signature if isinstance(signature, list) else [signature]
-    texts = [signature_text(item) for item in signatures]
+    texts = [signature_expression(item) for item in signatures]
     return tuple([text for text in texts if text is not None]) if signatures and None not in texts else None
 
 
@@ -140,9 +140,9 @@ def _is_jit_disabled() -> bool:
 
 
 def vectorize(*args: Any, **options: Any) -> Any:
-    """Replace `numba.vectorize`. Return a ufunc of stored loops, or a decorator that returns one.
+    """Replace `numba.vectorize`. Return a ufunc of stored loops, or a decorator that returns one. Numba compiles loops that are not stored.
 
-    The ufunc or decorator is Numba's own if compilation is disabled, a loop is not stored, or only Numba can interpret the arguments.
+    The ufunc or decorator is Numba's own if compilation is disabled, or only Numba can interpret the arguments.
 
     Args:
         args: the arguments of `numba.vectorize`.
@@ -160,7 +160,7 @@ def vectorize(*args: Any, **options: Any) -> Any:
 
 
 def guvectorize(*args: Any, **options: Any) -> Any:
-    """Replace `numba.guvectorize`. Return a decorator that returns a ufunc of stored loops, or Numba's ufunc if a loop is not stored.
+    """Replace `numba.guvectorize`. Return a decorator that returns a ufunc of stored loops. Numba compiles loops that are not stored.
 
     The decorator is Numba's own if compilation is disabled, or only Numba can interpret the arguments.
 
@@ -193,7 +193,7 @@ _MAX_GUVECTORIZE_ARGUMENTS = 2
 
 
 def cfunc(*args: Any, **options: Any) -> Any:
-    """Replace `numba.cfunc`. Return a decorator that returns a callback of stored code, or Numba's callback if the code is not stored.
+    """Replace `numba.cfunc`. Return a decorator that returns a callback of stored code. Numba compiles code that is not stored.
 
     The decorator is Numba's own if compilation is disabled, or only Numba can interpret the arguments.
 
@@ -210,7 +210,7 @@ def cfunc(*args: Any, **options: Any) -> Any:
 def stencil(func_or_mode: Any = "constant", **options: Any) -> Any:
     """Replace `numba.stencil`. Return a stencil that stored functions call, or a decorator that returns one.
 
-    The stencil or decorator is Numba's own if compilation is disabled, or only Numba can interpret the arguments.
+    The stencil or decorator is Numba's own if compilation is disabled, Numba is imported, or only Numba can interpret the arguments.
 
     Args:
         func_or_mode: the first argument of `numba.stencil`.
@@ -227,19 +227,19 @@ _STENCIL_OPTIONS = frozenset(("cval", "neighborhood", "standard_indexing"))
 
 
 def _decorate_stencil(options: dict[str, Any], function: Any) -> Any:
-    """Return the stencil of a function. It is Numba's own stencil if Numba is imported, or if `_is_program_function` is false."""
-    if not _is_program_function(function):
+    """Return the stencil of a function. It is Numba's own stencil if Numba is imported, or if `_is_decoratable` is false."""
+    if not _is_decoratable(function):
         return numba_decorator("stencil")("constant", **options)(function)
     from compcache.numba.declarations.stencils import declare_stencil
 
     lazy = declare_stencil(function, options)
-    return note_real(numba_decorator("stencil")("constant", **options)(function), lazy) if has_numba() else lazy
+    return record_real(numba_decorator("stencil")("constant", **options)(function), lazy) if has_numba() else lazy
 
 
 def _decorate_ufunc(
     decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any], args: tuple[Any, ...], function: Any
 ) -> Any:
-    """Return the ufunc of a decorated function. The ufunc is Numba's own if only Numba can interpret the object or the options."""
+    """Return the ufunc of a decorated function: Numba's own if only Numba can interpret the object, the options or the signatures."""
     if decorator == "vectorize" and is_lazy_function(function):
         function = function.py_func
     state = _create_state(function, decorator, signatures, options)

@@ -11,7 +11,7 @@ import sys
 
 from compcache.numba.declarations import decorators
 from compcache.numba.lazy import stand_in_of
-from compcache.numba.lazy.stand_ins import is_probe, note_replaced_decorators, real_numba
+from compcache.numba.lazy.stand_ins import is_probe, real_numba, record_replaced_decorators
 from compcache.numba.registered.distributions import numba_version
 
 TYPE_CHECKING = False
@@ -29,7 +29,7 @@ class StandIn(_Module):  # type: ignore[misc]
     """The stand-in for the module `numba`."""
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__version__":  # few programs read it, and a start need not search for it
+        if name == "__version__":  # few programs read the version, and finding it takes time
             self.__version__ = numba_version()
             return self.__version__
         if name != "__all__" and (name.startswith("__") or is_probe(name)):
@@ -117,7 +117,7 @@ class Hook:
             for name in _REGISTERED_DECORATORS:
                 if getattr(numba.extending, name) is EXTENDING_STAND_INS[name]:  # type: ignore[union-attr]
                     setattr(numba.extending, name, getattr(numba.core.extending, name))  # type: ignore[union-attr]
-            note_replaced_decorators({})
+            record_replaced_decorators({})
             self._decorators = {}
         if self._hooks is not None:
             self._hooks.remove()
@@ -136,7 +136,7 @@ class Hook:
 
         numba: Any = sys.modules["numba"]
         self._decorators = {name: getattr(numba, name) for name in decorators.__all__ if name != "prange"}
-        note_replaced_decorators(self._decorators)
+        record_replaced_decorators(self._decorators)
         for name in self._decorators:
             setattr(numba, name, getattr(decorators, name))
         for name in _REGISTERED_DECORATORS:

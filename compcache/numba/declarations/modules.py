@@ -1,7 +1,7 @@
 """Defines stand-ins for Numba's modules, which are used until Numba is imported.
 
-A stand-in provides types, warnings, and the functions and classes that the module's source defines. Using one of these objects imports
-Numba. Access to any other attribute imports Numba too.
+A stand-in provides settings, types, warnings, exceptions, and the functions and classes that the module's source defines. Most uses of
+these functions and classes import Numba, and so does access to any other attribute.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ def _find_source(name: str) -> str:
     """Return the path of the source of one of Numba's modules, or "" if the module has no source file."""
     from compcache.numba.registered.distributions import package_directory
 
-    global _directory  # noqa: PLW0603 - Numba is one per process
+    global _directory  # noqa: PLW0603 - a process has one Numba
     if not _directory:
-        _directory = package_directory("numba") or "?"
+        _directory = package_directory("numba") or "?"  # no directory, so no source is found
     stem = os.path.join(_directory, *name.split(".")[1:])
     return next((path for path in (f"{stem}.py", os.path.join(stem, "__init__.py")) if os.path.exists(path)), "")
 
@@ -212,7 +212,7 @@ _imported: set[str] = set()
 
 
 def forget_modules() -> None:
-    """Remove stand-ins for modules from `sys.modules`. Do nothing if other threads run, because a thread may be importing a stand-in."""
+    """Remove stand-ins for modules from `sys.modules`, unless `numba` itself is back, or another thread may be importing a stand-in."""
     if stand_in_of() is None or len(sys._current_frames()) > 1:
         return
     while _imported:

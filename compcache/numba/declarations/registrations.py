@@ -11,11 +11,11 @@ from __future__ import annotations
 from abc import ABC, ABCMeta, abstractmethod
 from importlib import import_module
 
-from compcache.numba.fingerprints.stand_ins import lazy_jitted_of, note_real
+from compcache.numba.fingerprints.stand_ins import lazy_jitted_of, record_real
 from compcache.numba.lazy import has_numba, when_imported
 from compcache.numba.lazy.c_helpers import load_extension
 from compcache.numba.lazy.stand_ins import LazyObject, numbas_object, original, real_numba
-from compcache.numba.registered import note_jitable, note_overload
+from compcache.numba.registered import record_jitable, record_overload
 from compcache.numba.registered.library import is_library_function
 
 TYPE_CHECKING = False
@@ -49,7 +49,7 @@ def overload(func: Any, *args: Any, **options: Any) -> Any:
 
     def decorate(implementation: Any) -> Any:
         """Register an implementation, or delay the registration until Numba is imported."""
-        note_overload(func, implementation, {**options, **dict(zip(_OVERLOAD_PARAMETERS, args, strict=False))})
+        record_overload(func, implementation, {**options, **dict(zip(_OVERLOAD_PARAMETERS, args, strict=False))})
         if has_numba():
             return _import_real("overload")(func, *args, **options)(implementation)
         when_imported(lambda: _import_real("overload")(func, *args, **options)(implementation))
@@ -66,7 +66,7 @@ def register_jitable(*args: Any, **options: Any) -> Any:
         if not _is_program_function(function):
             return _register_with_numba(function, options)
         own_options = dict(options)
-        note_jitable(function, own_options)
+        record_jitable(function, own_options)
         if has_numba():
             return _register_with_numba(function, own_options)
         when_imported(lambda: _register_with_numba(function, own_options))
@@ -113,13 +113,13 @@ def intrinsic(*args: Any, **options: Any) -> Any:
         if not _is_program_function(function):
             return _import_real("intrinsic")(**options)(function) if options else _import_real("intrinsic")(function)
         lazy = LazyIntrinsic(function, options)
-        return note_real(numbas_object(lazy), lazy) if has_numba() else lazy
+        return record_real(numbas_object(lazy), lazy) if has_numba() else lazy
 
     return declare if options else declare(*args)
 
 
 def get_cython_function_address(module_name: str, function_name: str) -> int:
-    """Replace `numba.extending.get_cython_function_address`, until Numba is imported by the C function of Numba's extension module."""
+    """Replace `numba.extending.get_cython_function_address`. Before Numba is imported, call a C function of its extension module."""
     if has_numba():
         real_address: int = _import_real("get_cython_function_address")(module_name, function_name)
         return real_address

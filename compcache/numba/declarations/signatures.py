@@ -6,8 +6,8 @@ is mapped when the function is declared. If the code is not found, Numba compile
 
 from __future__ import annotations
 
-from compcache.numba.fingerprints.fixed_code import Compiled
-from compcache.numba.fingerprints.history import has_old_code, note_code
+from compcache.numba.fingerprints.fixed_code import CodeIdentity
+from compcache.numba.fingerprints.history import first_with_old_code, record_code
 from compcache.numba.lazy import has_numba
 from compcache.numba.lazy.entries import RECORD, Record, count_hit, find_fields, key_of, load_entry, open_cache
 from compcache.numba.lazy.function import make_lazy_function
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from compcache.numba.lazy.entries import Key, Loaded
+    from compcache.numba.lazy.entries import Key, LoadedCode
     from compcache.numba.lazy.state import State
 
-__all__ = ["Declared", "declare_function", "load_declared_code"]
+__all__ = ["DeclaredCode", "declare_function", "load_declared_code"]
 
 
-class Declared:
+class DeclaredCode:
     """The code of a function for each of its declared signatures.
 
     Attributes:
@@ -36,12 +36,12 @@ class Declared:
 
     __slots__ = ("details", "loaded", "rows")
 
-    def __init__(self, rows: Sequence[Sequence[Mapping[str, int]]], loaded: Sequence[Loaded], details: Any) -> None:
+    def __init__(self, rows: Sequence[Sequence[Mapping[str, int]]], loaded: Sequence[LoadedCode], details: Any) -> None:
         self.rows = rows
         self.loaded = loaded
         self.details = details
 
-    def select(self, types: Sequence[str]) -> Loaded | None:
+    def select(self, types: Sequence[str]) -> LoadedCode | None:
         """Return the code that Numba would choose for arguments of these types.
 
         Numba compares the numbers of unsafe, safe and promoting conversions, in this order. The result is None if no signature accepts the
@@ -72,7 +72,7 @@ def declare_function(state: State) -> Any:
     return function
 
 
-def load_declared_code(state: State, details_shape: str = "?") -> Declared | None:
+def load_declared_code(state: State, details_shape: str = "?") -> DeclaredCode | None:
     """Load the stored code of a declaration, and set `state.key`; if the code is found, set `state.compiled` too.
 
     `details_shape` describes the stored details for `decode_fields`. The result is None if the code is not stored or needs Numba, if
@@ -80,7 +80,7 @@ def load_declared_code(state: State, details_shape: str = "?") -> Declared | Non
     """
     try:
         state.key = key_of(state.function, state.key_options, f"{state.decorator} {state.signatures}")
-        if has_numba() or has_old_code(state.key.content.reads[1:]):  # Numba compiles the function again for each declaration
+        if has_numba() or first_with_old_code(state.key.content.reads[1:]):  # Numba compiles the function again for each declaration
             return None
         cache = open_cache()
         fields = find_fields(cache, state.key.name, f"([[{{ui}}]][{RECORD}]{details_shape})") if cache is not None else None
@@ -97,13 +97,13 @@ def load_declared_code(state: State, details_shape: str = "?") -> Declared | Non
         return None
     for _ in usable:
         count_hit()
-    note_code(state.key.content.reads, [code.record for code in usable])
-    declared = Declared(rows, usable, details)
+    record_code(state.key.content.reads, [code.record for code in usable])
+    declared = DeclaredCode(rows, usable, details)
     state.compiled = _find_compiled_identities(state, state.key, declared)
     return declared
 
 
-def _find_compiled_identities(state: State, key: Key, declared: Declared) -> list[Compiled] | None:
+def _find_compiled_identities(state: State, key: Key, declared: DeclaredCode) -> list[CodeIdentity] | None:
     """Return the identities of the compiled functions; None if Numba inlines the function, in its current version, into its callers."""
     if str(state.options.get("inline", "never")) != "never":
         return None
@@ -112,4 +112,4 @@ def _find_compiled_identities(state: State, key: Key, declared: Declared) -> lis
     else:  # a loop of a ufunc calls a compiled function, which has an entry of its own
         bases = declared.details[-1] if state.decorator != "cfunc" else []
     registered = tuple(key.content.registered)
-    return [Compiled(name.rpartition("-")[2], lines, registered) for name, lines in bases]
+    return [CodeIdentity(name.rpartition("-")[2], lines, registered) for name, lines in bases]

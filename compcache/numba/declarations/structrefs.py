@@ -29,7 +29,7 @@ class _LazyClass(ABCMeta):
     """The metaclass of classes that become subclasses of one of Numba's classes when Numba is imported."""
 
     def __new__(cls, name: str, bases: Any, namespace: dict[str, Any], **options: Any) -> Any:
-        """Create a class. If the base is not the stand-in for `StructRef`, or options are given, import Numba and use its metaclass."""
+        """Create a class. Unless the first base is the stand-in for `StructRef`, without options, import Numba and use its metaclass."""
         if not bases:
             return type.__new__(cls, name, bases, namespace)
         if bases[0] is not _StructRefStandIn or options:
@@ -236,7 +236,7 @@ def _can_register(*args: Any) -> bool:
 
 
 def _can_define(*args: Any) -> bool:
-    """Return whether a call of `define_proxy` with these arguments can wait. False if Numba might reject the arguments."""
+    """Return whether a call of `define_proxy` with these arguments can wait. A call that Numba might reject cannot."""
     if len(args) != len(_DEFINE_PROXY_PARAMETERS):
         return False
     proxy_class, type_class, fields = args

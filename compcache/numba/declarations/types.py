@@ -11,7 +11,7 @@ from _thread import RLock
 
 from compcache.numba.lazy import when_imported
 from compcache.numba.lazy.stand_ins import is_probe, original, real_numba
-from compcache.numba.registered.type_texts import array_text, signature_text, text_of, tuple_text
+from compcache.numba.registered.type_texts import array_text, signature_expression, text_of, tuple_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class LazyType:
         if all(text_of(argument) is not None for argument in args):
             return LazySignature(self, args)
         fields = _fields[id(self)]
-        if len(args) == 1 and fields.is_scalar and type(args[0]) in _VALUES and fields.text in _CASTS:
+        if len(args) == 1 and fields.is_scalar and type(args[0]) in _CAST_CLASSES and fields.text in _CASTS:
             return _CASTS[fields.text](args[0])
         return convert_to_numba_type(self)(*args)
 
@@ -170,7 +170,8 @@ class LazyContainerType(LazyType):
 #: All stand-ins by expression, and their fields by id. Like Numba's types, stand-ins are few and are never freed.
 _interned: dict[str, LazyType] = {}
 _fields: dict[int, _Fields] = {}
-_VALUES = frozenset((bool, int, float))
+#: The classes of values that a call of a type converts without Numba.
+_CAST_CLASSES = frozenset((bool, int, float))
 #: The attributes by which programs recognize array types. Other types do not have them, and no type has `shape`.
 _ARRAY_ATTRIBUTES = frozenset(("dtype", "layout", "ndim", "shape"))
 
@@ -213,7 +214,7 @@ def find_type(name: str) -> Any:
 
 
 def _parse_array_slices(item: Any) -> tuple[int, str] | None:
-    """Return the number of dimensions and the layout for the slices of an array type; None for slices that Numba rejects."""
+    """Return the number of dimensions and the layout that slices give to an array type; None for any other subscript."""
     is_single = not isinstance(item, (tuple, list))
     slices = (item,) if is_single else item
     if not slices or any(type(part) is not slice or part.start is not None or part.stop is not None for part in slices):
@@ -237,7 +238,7 @@ _NAMES_BY_CLASS = {bool: "boolean", float: "float64", complex: "complex128", str
 
 
 def infer_type(value: Any) -> Any:
-    """Return the type of a plain value, an array of numbers, or a tuple of such values; None if only Numba can determine the type."""
+    """Return the type of a plain value, a NumPy scalar, an array of numbers, or a tuple of these; None if only Numba can determine it."""
     kind = type(value)
     if kind.__module__ == "numpy":
         return _infer_numpy_type(value)
@@ -316,7 +317,7 @@ when_imported(_convert_all_types)
 
 
 class LazySignature:
-    """A signature. It is converted to Numba's own signature when the program uses anything but its types."""
+    """A signature. Uses that need more than its types convert it to Numba's own signature."""
 
     __slots__ = ("_args", "_pysig", "_recvr", "_return_type")  # a change of the class requires the slots of Numba's class
     _compcache_is_signature = True
@@ -443,7 +444,7 @@ def _make_dict(key: Any, value: Any) -> Any:
 
 
 def _is_item(type_: Any) -> bool:
-    """Return whether typed lists and dictionaries may have items of this type. Numba rejects optional items."""
+    """Return whether Numba is known to accept items of this type in typed lists and dictionaries. It rejects optional items."""
     return type(type_) is LazyType or (type(type_) is LazyContainerType and str(text_of(type_)).startswith(_ITEM_PREFIXES))
 
 
@@ -452,7 +453,7 @@ _ITEM_PREFIXES = ("DictType(", "ListType(", "Tuple(", "UniTuple(")
 
 def _make_function(signature: Any) -> Any:
     """Return the stand-in of a function type, or None if only Numba can check the signature."""
-    text = signature_text(signature) if type(signature) is LazySignature else None
+    text = signature_expression(signature) if type(signature) is LazySignature else None
     return _intern(f"FunctionType({text})", signature=signature) if text is not None else None
 
 

@@ -11,9 +11,9 @@ from _thread import allocate_lock
 from functools import partial
 from types import SimpleNamespace
 
-from compcache.numba.declarations.signatures import Declared, load_declared_code
-from compcache.numba.fingerprints.history import has_old_code, note_code
-from compcache.numba.fingerprints.stand_ins import note_real
+from compcache.numba.declarations.signatures import DeclaredCode, load_declared_code
+from compcache.numba.fingerprints.history import first_with_old_code, record_code
+from compcache.numba.fingerprints.stand_ins import record_real
 from compcache.numba.lazy import has_numba
 from compcache.numba.lazy.argument_types import is_derived_array, learn_numpy, scalar_name
 from compcache.numba.lazy.c_helpers import load_extension
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from compcache.numba.lazy.entries import Key, Loaded
+    from compcache.numba.lazy.entries import Key, LoadedCode
     from compcache.numba.lazy.state import State
 
 __all__ = ["LazyUfunc", "added_loops", "declare_ufunc"]
@@ -44,7 +44,7 @@ _creation_lock = allocate_lock()
 
 
 class _NotStored(Exception):  # noqa: N818 - a result, not a failure
-    """Raised, also through NumPy's C code, if a loop is not stored, so that Numba must create it."""
+    """Raised, also through NumPy's C code, if Numba must perform a call: usually because a loop is not stored."""
 
 
 class LazyUfunc(LazyWrapper):
@@ -106,26 +106,27 @@ class LazyUfunc(LazyWrapper):
 
 
 class _LazyGufunc(LazyUfunc):
-    # A ufunc that `guvectorize` decorates.
+    # A ufunc from `guvectorize`.
     __slots__ = ()
 
 
 LazyUfunc.__name__, _LazyGufunc.__name__ = "DUFunc", "GUFunc"  # Python's error messages show the names of Numba's classes
 
 
-def added_loops(ufunc: LazyUfunc) -> list[Loop]:
+def added_loops(ufunc: LazyUfunc) -> list[LoadedLoop]:
     """Return the loops of a ufunc without signatures, in the order in which they were added."""
-    loops: list[Loop] = object.__getattribute__(ufunc, "_loops")
+    loops: list[LoadedLoop] = object.__getattribute__(ufunc, "_loops")
     return loops
 
 
 #: The shapes of stored details (`decode_fields`): for each loop, NumPy's type numbers and the entry of the compiled function. For
-#: `guvectorize`, the layout, the numbers of arguments and results, and whether each argument is writable precede the loops.
+#: `guvectorize`, the layout, the numbers of arguments and results, and whether each argument is writable precede the loops. `_LOOP` has the
+#: shapes of records of one loop.
 _DETAILS = {"vectorize": "([[i]][(uu)])", "guvectorize": "(uii[?][[i]][(uu)])"}
 _LOOP = {"vectorize": f"({RECORD}[i](uu))", "guvectorize": f"({RECORD}[i](uu)[?])"}
 
 
-class Loop:
+class LoadedLoop:
     """A loop that was loaded by a call of a ufunc.
 
     Attributes:
@@ -138,7 +139,7 @@ class Loop:
 
     __slots__ = ("base", "key", "loaded", "numbers", "types")
 
-    def __init__(self, types: tuple[str, ...], key: Key, base: tuple[str, str], loaded: Loaded, numbers: tuple[int, ...]) -> None:
+    def __init__(self, types: tuple[str, ...], key: Key, base: tuple[str, str], loaded: LoadedCode, numbers: tuple[int, ...]) -> None:
         self.types = types
         self.key = key
         self.base = base
@@ -147,7 +148,7 @@ class Loop:
 
 
 def _is_overridden(values: tuple[Any, ...]) -> bool:
-    """Return whether an argument overrides calls of ufuncs."""
+    """Return whether an argument overrides calls of ufuncs, as the collections of Dask do."""
     for value in values:
         kind = type(value)
         if kind.__module__ not in ("builtins", "numpy") and (_overrides_ufuncs(kind) or hasattr(kind, "__dask_graph__")):
@@ -175,7 +176,7 @@ def declare_ufunc(state: State) -> Any:
     if not state.is_parallel:
         return ufunc
     stored = _load_ufunc(ufunc) if state.declared is not None else None
-    return numbas_object(ufunc) if stored is None else note_real(stored, ufunc)
+    return numbas_object(ufunc) if stored is None else record_real(stored, ufunc)
 
 
 def _load_ufunc(lazy: LazyUfunc) -> Any:
@@ -201,7 +202,7 @@ def _make_ufunc(lazy: LazyUfunc) -> Any:
     return _make_growing_ufunc(lazy, state, library)
 
 
-def _make_numpy_ufunc(state: State, library: Any, loops: Sequence[Loaded], numbers: Any, nin: int, nout: int, *layout: Any) -> Any:
+def _make_numpy_ufunc(state: State, library: Any, loops: Sequence[LoadedCode], numbers: Any, nin: int, nout: int, *layout: Any) -> Any:
     """Return the NumPy ufunc of loaded loops.
 
     Args:
@@ -235,7 +236,7 @@ def _make_growing_ufunc(lazy: LazyUfunc, state: State, library: Any) -> Any:
 
     dispatcher = SimpleNamespace(py_func=state.function)  # the C code of a ufunc reads no other attribute
     ufunc = Ufunc(dispatcher, identity=_numpy_identity(state, library))
-    declared: Declared | None = state.declared
+    declared: DeclaredCode | None = state.declared
     if declared is not None:
         for code, numbers in zip(declared.loaded, declared.details[0], strict=True):
             ufunc._add_loop(code.address, list(numbers))
@@ -255,17 +256,17 @@ def _add_loop(lazy: LazyUfunc, ufunc: Any, args: tuple[Any, ...], keywords: dict
     with _creation_lock:
         if any(loop.types == types for loop in added_loops(lazy)):
             return  # another thread has added the loop in the meantime
-        _note_loop(lazy, added)
+        _record_loop(lazy, added)
         ufunc._add_loop(added.loaded.address, list(added.numbers))
 
 
-def _note_loop(lazy: LazyUfunc, loop: Loop) -> None:
+def _record_loop(lazy: LazyUfunc, loop: LoadedLoop) -> None:
     """Record a loop that a call adds, and the values that its functions read."""
-    note_code(loop.key.content.reads, [loop.loaded.record])
+    record_code(loop.key.content.reads, [loop.loaded.record])
     added_loops(lazy).append(loop)
 
 
-def _find_and_count_loop(state: State, types: tuple[str, ...]) -> tuple[Loop, Any]:
+def _find_and_count_loop(state: State, types: tuple[str, ...]) -> tuple[LoadedLoop, Any]:
     """Return a ufunc's stored loop for these types, and the further fields of the loop's record. Count a hit.
 
     Raise `_NotStored` if no loop is stored, only Numba can load it, or Numba is imported.
@@ -274,7 +275,7 @@ def _find_and_count_loop(state: State, types: tuple[str, ...]) -> tuple[Loop, An
         raise _NotStored
     try:
         key = key_of(state.function, state.key_options, f"{state.decorator} {types}")
-        cache = None if has_old_code(key.content.reads) else open_cache()
+        cache = None if first_with_old_code(key.content.reads) else open_cache()
         fields = find_fields(cache, key.name, _LOOP[state.decorator]) if cache is not None else None
         if cache is None or fields is None:
             raise _NotStored
@@ -285,7 +286,7 @@ def _find_and_count_loop(state: State, types: tuple[str, ...]) -> tuple[Loop, An
         raise _NotStored
     count_hit()
     _, numbers, base, *further = fields
-    return Loop(types, key, tuple(base), loaded, tuple(numbers)), further
+    return LoadedLoop(types, key, tuple(base), loaded, tuple(numbers)), further
 
 
 def _call_at(lazy: LazyUfunc, *args: Any, **keywords: Any) -> Any:
@@ -319,13 +320,13 @@ def _call_dynamic(lazy: LazyUfunc, state: State, args: tuple[Any, ...], keywords
         stored = object.__getattribute__(lazy, "_stored")
         if stored is None or not _has_loop_for(stored, types):
             added, (writable,) = _find_and_count_loop(state, types)
-            _note_loop(lazy, added)
+            _record_loop(lazy, added)
             stored = _make_dynamic(state, added_loops(lazy), tuple(writable))
             object.__setattr__(lazy, "_stored", stored)
     return stored(*args, **keywords)
 
 
-def _make_dynamic(state: State, loops: list[Loop], writable: tuple[bool, ...]) -> Any:
+def _make_dynamic(state: State, loops: list[LoadedLoop], writable: tuple[bool, ...]) -> Any:
     """Return the NumPy ufunc of a `guvectorize` function without signatures. Its loops are those that calls have loaded so far."""
     layout = state.options["signature"]
     inputs, _, results = layout.partition("->")

@@ -121,7 +121,7 @@ class CacheObject(_Cache):  # type: ignore[misc]
         if entry is not None:
             library = getattr(entry, "library", entry)
             problem = Unidentifiable(f"the function calls {self._full_name()}, which was loaded from another cache")
-            libraries.set_dependencies(library, libraries.Recorded(problem=problem))
+            libraries.set_dependencies(library, libraries.LibraryRecord(problem=problem))
         return entry
 
     def _mark_as_delegated(self, identity: Identity, sig: Any) -> None:

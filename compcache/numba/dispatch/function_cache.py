@@ -21,12 +21,12 @@ from compcache.numba.entries import load, starts
 from compcache.numba.entries.names import make_func_name, make_label
 from compcache.numba.fingerprints import history
 from compcache.numba.fingerprints.content import find_old_code
-from compcache.numba.fingerprints.fixed_code import Compiled, note_compiled
+from compcache.numba.fingerprints.fixed_code import CodeIdentity, record_compiled
 from compcache.numba.fingerprints.numba_values import name_of_pipeline
 from compcache.numba.identity.dependencies import functions_compiled_for
-from compcache.numba.identity.kept_results import decode_results, note_results
+from compcache.numba.identity.kept_results import decode_results, record_results
 from compcache.numba.identity.key import Identity, flags_text, identify, type_text
-from compcache.numba.identity.linked import decode_linked, is_linked, linked_overload, note_linked
+from compcache.numba.identity.linked import decode_linked, is_linked, linked_overload, record_linked
 from compcache.numba.lazy.entries import Key, find_record
 from compcache.numba.lazy.garbage import few_collections
 from compcache.numba.registered.options import compiler_options, declared_locals
@@ -64,7 +64,8 @@ class FunctionCache(CacheObject):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the stored compile result for a signature, or None if Numba must compile it.
 
-        Count a hit or a miss, unless the overload ran without Numba, was flushed, or belongs to the fallback cache.
+        Count a hit or a miss, unless caching is off, the overload ran without Numba or was flushed, a package's locator names the entries,
+        or the result is from the fallback cache.
         """
         parsed = _parse_signature(sig)
         if getattr(self._owner, "_compiler", None) is None and (self._enabled or self._pinned):
@@ -116,7 +117,7 @@ class FunctionCache(CacheObject):
         args = _argument_types(sig)
         cres = load.load_result(self._cache, base, lambda _: args, self._owner, target_context, functions)
         if cres is not None:
-            note_compiled(self._owner, args, Compiled(base[0].rpartition("-")[2], base[1]))
+            record_compiled(self._owner, args, CodeIdentity(base[0].rpartition("-")[2], base[1]))
         return cres
 
     def _read_descriptions(self) -> None:
@@ -124,21 +125,19 @@ class FunctionCache(CacheObject):
         for record, functions in history.take_unread():
             entry = load.find_entry(self._cache, *record.base)
             if entry is not None:
-                note_linked(decode_linked(entry[1], functions))
-                note_results(decode_results(entry[1]))
+                record_linked(decode_linked(entry[1], functions))
+                record_results(decode_results(entry[1]))
 
     def _record_loaded(self, identity: Identity, sig: Any, cres: Any) -> None:
         """Count a hit, print Numba's messages, and record the code, its identity, and what is linked into it.
 
-        Also record the overload for starts without Numba, if no record of it is stored.
-
-        Raise `CompcacheError` if a record of a start could not be stored.
+        Also record the overload for starts without Numba, if no record of it is stored. Ignore failures to store this record.
         """
         self._backend.count(hit=True)
         self._log("loaded from", make_func_name(identity, sig))
         recorded = libraries.collect_dependencies(cres.library)
-        history.note_code([*identity.parts, *functions_compiled_for(recorded.dependencies)])  # the loaded code contains that of its callees
-        note_linked(recorded.linked)
+        history.record_code([*identity.parts, *functions_compiled_for(recorded.dependencies)])  # loaded code contains that of its callees
+        record_linked(recorded.linked)
         self._record_compiled(sig, identity)
         if self._explains_starts:
             self._record_start(sig, self._make_start_key(sig), is_new=False)
@@ -159,7 +158,7 @@ class FunctionCache(CacheObject):
             return load.load_result(self._cache, base, lambda _: args, self._owner, target_context, functions)
         except Exception as error:  # noqa: BLE001 - the entry may refer to a name that no longer exists, which is a miss
             reraise_interrupt(error)
-            self._record_reason(sig, f"the entry cannot be loaded: {type(error).__name__}: {error}")
+            self._record_reason(sig, f"the entry cannot be loaded, so Numba compiles the function again: {type(error).__name__}: {error}")
             return None
 
     def _store_early(self, sig: Any, cres: Any) -> None:
@@ -209,7 +208,8 @@ class FunctionCache(CacheObject):
         if not stale and not history.is_latest(identity.parts[0]):
             stale = self._full_name()
         if stale:
-            self._record_uncached_result(sig, f"{stale} reads a value that has changed since {stale} was compiled", seconds)
+            reason = f"{stale} reads a value that has changed since {stale} was compiled: pass this value as an argument"
+            self._record_uncached_result(sig, reason, seconds)
             return True  # an entry would give other processes code that was compiled with other values
         self._record_compiled(sig, identity)
         name = make_func_name(identity, sig)
@@ -244,11 +244,10 @@ class FunctionCache(CacheObject):
             return error.without_traceback()
 
     def _record_start(self, sig: Any, key: Key | NotLazy | None, *, is_new: bool = True) -> None:
-        """Record an overload for starts without Numba, if its key is known.
+        """Record an overload for starts without Numba, or why they need Numba for the overload.
 
-        Nothing is recorded if the compilation has changed the key. A failure to record an older overload (not `is_new`) is ignored.
-
-        Raise `CompcacheError` if the record of a new overload could not be stored.
+        Nothing is recorded without a key, or if the compilation has changed the key. A failure to record an older overload (not `is_new`)
+        is ignored. Raise `CompcacheError` if the record of a new overload could not be stored.
         """
         if isinstance(key, NotLazy):
             self._record_start_reason(sig, key)
@@ -298,7 +297,7 @@ class FunctionCache(CacheObject):
 
     def _record_compiled(self, sig: Any, identity: Identity) -> None:
         """Record for the dispatcher which identity an overload was compiled with."""
-        note_compiled(self._owner, _argument_types(sig), Compiled(identity.key, identity.lines))
+        record_compiled(self._owner, _argument_types(sig), CodeIdentity(identity.key, identity.lines))
 
     def _identify(self, sig: Any, target_context: Any) -> Identity | Unidentifiable:
         """Return the present identity of the function for a signature, or the error that says why there is none. Keep the result."""

@@ -30,7 +30,7 @@ class GufuncCache(CacheObject):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the stored code library with the wrapper for a signature, or None if Numba must compile it.
 
-        Count a hit or a miss, unless caching is off, the wrapper was flushed, or the fallback cache is used.
+        Count a hit or a miss, unless caching is off, the wrapper has no identity or was flushed, or the fallback cache is used.
         """
         if not self._enabled:
             return None
@@ -94,7 +94,7 @@ class GufuncCache(CacheObject):
         return self._identities.get(None)  # type: ignore[return-value]
 
     def _identify(self) -> Identity | None:
-        """Return the identity of the wrapper; None if it has none. Then `_identity_error` is the reason.
+        """Return the identity of the wrapper. If there is none, return None; then `_identity_error` is the reason.
 
         The identity contains the layout of the gufunc, and the symbol of the function that the wrapper calls. The symbol contains a digest.
         """

@@ -17,10 +17,10 @@ from numba.core.generators import GeneratorDescriptor
 
 from compcache import frontend
 from compcache.numba.compilation import libraries, native_code, scopes
-from compcache.numba.entries.mapped_library import MappedLibrary, Stored, keep_mapped, make_entry_point, set_environments
+from compcache.numba.entries.mapped_library import MappedLibrary, StoredLibrary, keep_mapped, make_entry_point, set_environments
 from compcache.numba.identity.dependencies import Dependency, decode_names, is_current, matching_names
-from compcache.numba.identity.kept_results import are_results_valid, decode_results, note_results
-from compcache.numba.identity.linked import Linked, add_loops, decode_linked, linked_overload
+from compcache.numba.identity.kept_results import are_results_valid, decode_results, record_results
+from compcache.numba.identity.linked import LinkedOverload, add_loops, decode_linked, linked_overload
 from compcache.numba.identity.settings import requested_cpu
 from compcache.numba.lazy.c_helpers import helper_address
 from compcache.numba.lazy.description import DESCRIPTION, KIND_OBJECT, Description, Request
@@ -77,7 +77,7 @@ def load_result(
     cache: Cache, base: Sequence[str], adapt_args: Callable[[tuple[Any, ...]], tuple[Any, ...]], owner: Any,
     target_context: Any, functions: Functions,
 ) -> Any:  # fmt: skip
-    """Return the compile result of an entry, record its library and dependencies, and add the loops of ufuncs that it lists.
+    """Return the compile result of an entry, record its library and dependencies, and add the loops of ufuncs that the entry lists.
 
     The result is None if no entry is valid, or if the existing environment of the function has another number of constants.
 
@@ -90,7 +90,7 @@ def load_result(
     if entry is None:
         return None
     target, description = entry
-    note_results(decode_results(description))
+    record_results(decode_results(description))
     kind, token, symbols, payload = pickle.loads(description.pickled)  # noqa: S301 - the cache was opened for it
     if token:
         scopes.record_token(token)
@@ -191,11 +191,11 @@ def _environment_globals(module: str | None) -> dict[str, Any]:
     return import_module(module).__dict__
 
 
-def _decode_dependencies(description: Description, functions: Functions, own_overload: Linked) -> libraries.Recorded:
+def _decode_dependencies(description: Description, functions: Functions, own_overload: LinkedOverload) -> libraries.LibraryRecord:
     """Return the dependencies in an entry's description, with the overload of the entry itself."""
     rows = frozenset([Dependency(*row) for row in description.used])
     linked = decode_linked(description, functions) | {own_overload}
-    return libraries.Recorded(rows, decode_names(description.asked), None, linked, frozenset(decode_results(description)))
+    return libraries.LibraryRecord(rows, decode_names(description.asked), None, linked, frozenset(decode_results(description)))
 
 
 def run_image(cache: Cache, name: str, description: Description, symbols: tuple[str, ...], library: Any) -> None:
@@ -220,7 +220,7 @@ def load_library(cache: Cache, identity: Identity, name: str, target_context: An
     if entry is None:
         return None
     target, description = entry
-    note_results(decode_results(description))
+    record_results(decode_results(description))
     kind, _, symbols, payload = pickle.loads(description.pickled)  # noqa: S301 - the cache was opened for it
     target_context.refresh()
     codegen = target_context.codegen()
@@ -230,14 +230,14 @@ def load_library(cache: Cache, identity: Identity, name: str, target_context: An
     addresses = {symbol: target(number) for number, symbol in enumerate(symbols)}
     environments = {env_name: _find_referenced_environment(env_name, module, constants) for env_name, module, constants in rows}
     library = MappedLibrary(codegen, library_name, target, addresses, environments, description.bitcode)
-    library.stored = Stored(name, identity.lines, description, symbols, {env_name: constants for env_name, _, constants in rows})
+    library.stored = StoredLibrary(name, identity.lines, description, symbols, {env_name: constants for env_name, _, constants in rows})
     return library
 
 
 def _restore_generator(cres: Any, symbol: str, function: Any) -> Any:
     """Register the generator of a loaded compile result, so that callers can be compiled. Return the result with the new generator type.
 
-    Numba keeps what callers need in the context in which the generator was compiled, and its own cache does not restore it: there, the
+    Numba keeps what callers need in the context in which the generator was compiled. Numba's own cache does not restore this data, so the
     compilation of a caller fails with a `KeyError`. Numba distinguishes generator types by their functions. Therefore the type is created
     again for the function of this process. The new type also replaces the result type in the descriptor of `cres`. `symbol` implements
     `next`.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from compcache.numba.lazy.description import Description
 
-__all__ = ["MappedLibrary", "Stored", "keep_mapped", "make_entry_point", "set_environments"]
+__all__ = ["MappedLibrary", "StoredLibrary", "keep_mapped", "make_entry_point", "set_environments"]
 
 #: The call targets whose images stay mapped. Numba never frees machine code, so raw addresses in the images may be in use.
 _mapped_targets: dict[int, Any] = {}
@@ -41,7 +41,7 @@ def make_entry_point(address: int, library: Any, fndesc: Any, environment: Any) 
     return _dynfunc.make_function(fndesc.lookup_module(), name, doc, address, environment, (library,))
 
 
-class Stored(NamedTuple):
+class StoredLibrary(NamedTuple):
     """The entry of a library.
 
     Attributes:
@@ -66,7 +66,7 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
         stored: the entry of a library that contains a wrapper or a loop; None for a library that contains a user's function.
     """
 
-    stored: Stored | None = None
+    stored: StoredLibrary | None = None
 
     def __init__(
         self, codegen: Any, name: str, target: Any, addresses: Mapping[str, int], environments: Mapping[str, Any],

@@ -126,12 +126,12 @@ def replace_addresses_by_names(module: Any, kept: Container[str]) -> str | None:
 
 
 def _is_object(row: tuple[str, str, str] | None) -> bool:
-    """Return whether a row names an object of the program: it has a name and no module."""
+    """Return whether a row of `_name_addresses` names an object of the program: it has no module, but a name in place of the type."""
     return row is not None and not row[0] and row[2] != ""
 
 
 def _name_addresses(variables: Iterable[str]) -> dict[str, tuple[str, str, str]]:
-    """Return the module, the name and the type of what each variable's address refers to. Variables with other addresses are omitted."""
+    """Return the module, the name and the type of the function at each variable's address; for an object, "", its part and its name."""
     addresses = {name: parse_address(name) for name in variables}
     functions = find_thread_functions(_CALLABLE_THREAD_FUNCTIONS)
     objects = program_arrays.addresses() | jitclasses.addresses()

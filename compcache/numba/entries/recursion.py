@@ -18,7 +18,7 @@ _DECLARED_RECURSION = re.compile(r'^(@"\.numba\.unresolved\$([^"]+)") = external
 
 
 class MissingCallee(Exception):  # noqa: N818 - a result, not a failure
-    """Raised if code would call a function that other processes do not have. The message names the function."""
+    """Raised if the definition of a recursive callee cannot be linked into code. The message gives the reason."""
 
 
 def link_recursive_callees(library: Any) -> Any:

@@ -147,7 +147,7 @@ def _make_linkable_bitcode(cres: Any) -> bytes:
     return bitcode
 
 
-def _make_checked_fields(lines: str, recorded: libraries.Recorded) -> tuple[str, str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
+def _make_checked_fields(lines: str, recorded: libraries.LibraryRecord) -> tuple[str, str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
     """Return the fields of the description that a load checks, for a digest of the source lines (or "") and the recorded dependencies.
 
     Raise `NotCacheable` if the dependencies are unknown.
@@ -159,7 +159,7 @@ def _make_checked_fields(lines: str, recorded: libraries.Recorded) -> tuple[str,
     return requested_cpu(), lines, tuple(rows), requested_names, matching_names(requested_names)
 
 
-def _name_linked(recorded: libraries.Recorded, identity: Identity) -> libraries.Recorded:
+def _name_linked(recorded: libraries.LibraryRecord, identity: Identity) -> libraries.LibraryRecord:
     """Return the dependencies of the code of an entry, with the overloads that are linked into the code, and the loops of ufuncs.
 
     Raise `NotCacheable` if a process that loads the entry could not find a ufunc.
@@ -317,7 +317,7 @@ def _annotation_text(cres: Any) -> str:
 
 
 def save_library(
-    cache: Cache, identity: Identity, name: str, signature: Any, library: Any, recorded: libraries.Recorded, symbol: str, part_of: str
+    cache: Cache, identity: Identity, name: str, signature: Any, library: Any, recorded: libraries.LibraryRecord, symbol: str, part_of: str
 ) -> None:
     """Store a code library that contains the wrapper of a gufunc.
 
@@ -355,9 +355,9 @@ def _copied_objects_reason(text: str, pickled: bytes, constants: Iterable[Any]) 
     """
     functions = [constant for constant in constants if isinstance(constant, Dispatcher)]
     if functions:
-        return f"the code returns the function {functions[0].py_func.__qualname__}; other processes would have a copy of this function"
+        return f"in other processes, the code would return a copy of the function {functions[0].py_func.__qualname__}: return a value"
     if _CLASS_COPIER.encode() in pickled or _PICKLED_CLASS_COPY.search(text):
-        return "the code refers to a class that cannot be found by its name; other processes would have a copy of this class"
+        return "the code refers to a class, of which other processes would have a copy: assign the class to a variable of its module"
     return None
 
 

@@ -1,6 +1,6 @@
 """Records stored overloads for processes that start without Numba.
 
-These records are written in every mode, so a process finds overloads that were compiled in any mode.
+Processes that use Numba from the start write these records, too.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> N
     Raise `NotLazy` if the overload needs Numba, or `CompcacheError` if the record could not be stored.
     """
     if not are_settings_from_environment():
-        raise NotLazy("Numba is set up in another way in this process than it would be in a new one: start the program again")
+        raise NotLazy("a new process would have other settings of Numba or other packages: set NUMBA_ variables instead of numba.config")
     entry = find_stored_entry(cache_object, cache, signature, key)
     if entry is None or entry.fndesc.llvm_cpython_wrapper_name not in entry.symbols:  # a caller's options may omit the wrapper
         raise NotLazy("the code of the function is not stored in a form that can be used without Numba")
     record = entry.create_record(entry.fndesc.llvm_cpython_wrapper_name)
     if record is None:
         raise NotLazy("a constant of the function needs Numba or the main program to be unpickled: define the constant's class in a module")
-    store_fields(cache, key.name if entry.description.lines else key.base_name, record.fields, waits=True)
+    store_fields(cache, key.name if entry.description.lines else key.base_name, record.fields, may_wait=True)
 
 
 def argument_text(type_: Any, functions: list[Any] | None = None) -> str:
-    """Return the text for a Numba type, which equals the text that `type_text` returns for an argument of this type.
+    """Return the text for a Numba type, which equals the text that `type_text_of_value` returns for an argument of this type.
 
     The dispatcher of each jitted function is appended to the list `functions`; None if jitted functions are not supported.
 
@@ -218,14 +218,14 @@ def _pickle_constants(constants: list[Any]) -> bytes | None:
     return None
 
 
-def store_fields(cache: Cache, name: str, fields: tuple[Any, ...], *, waits: bool = False) -> None:
-    """Store the fields of a record for starts without Numba under a name. With `waits`, the record may be written with later entries.
+def store_fields(cache: Cache, name: str, fields: tuple[Any, ...], *, may_wait: bool = False) -> None:
+    """Store the fields of a record for starts without Numba under a name. With `may_wait`, the record may be written with later entries.
 
     Raise `CompcacheError` if the record could not be stored.
     """
     stored = frontend.find_stored(cache, _entry_names(fields))
     frontend.put_entry(cache, name, encode_fields(fields), kind=START, requires=stored.module_ids if stored is not None else ())
-    if not waits:
+    if not may_wait:
         frontend.write_entries(cache)  # writing is fast compared to compiling, and worker processes may end without exit handlers
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from compcache.errors import CompileError
     from compcache.numba.exports.parameters import Parameter, Result
 
-__all__ = ["Assembled", "assemble"]
+__all__ = ["AssembledKernel", "assemble"]
 
 _ENVIRONMENT = "_ZN08NumbaEnv"
 _LOADED_ENVIRONMENT = re.compile(rf'^  (?P<value>%\S+) = load ptr, ptr @"?{_ENVIRONMENT}.*$', re.MULTILINE)
@@ -37,7 +37,7 @@ _DECLARATION = re.compile(r"declare (?P<result>[^@]+)@[^(]+\((?P<parameters>.*)\
 _ATTRIBUTE_VALUE = re.compile(r"\([^()]*(?:\([^()]*\)[^()]*)*\)")
 
 
-class Assembled(NamedTuple):
+class AssembledKernel(NamedTuple):
     """An assembled kernel.
 
     Attributes:
@@ -49,12 +49,12 @@ class Assembled(NamedTuple):
     releases_gil: bool
 
 
-def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Result, *, nogil: bool) -> Assembled:
+def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Result, *, nogil: bool) -> AssembledKernel:
     """Return the assembly of a kernel with its wrapper, its exceptions and the memory runtime.
 
     `func_name` is the name of the export, for error messages. `nogil` is whether the kernel runs without the GIL.
 
-    Raise `CompileError` if the code refers to a function or to data that other processes do not have, or a type has no conversion.
+    Raise `CompileError` if the kernel cannot be exported. The message gives the reason.
     """
     context = cres.target_context
     try:
@@ -83,7 +83,7 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Res
     _remove_unused(module)
     _require_portable(func_name, module)
     try:
-        return Assembled(_replace_process_ids(load_exception_classes(str(module))), shape.nogil)
+        return AssembledKernel(_replace_process_ids(load_exception_classes(str(module))), shape.nogil)
     except CannotLink as error:
         raise export_error(func_name, str(error)) from error
 
@@ -272,7 +272,7 @@ def _require_portable(func_name: str, module: Any) -> None:
                 func_name, "an operation on Python objects, such as printing an array, needs Numba at run time; remove the operation"
             )
         if variable.is_declaration and not name.startswith(("PyExc_", "_Py_")):
-            reason = "it reads data that only this process has; the notes of this exception name the symbols"
+            reason = "it reads data that only this process has; pass the data as arguments (the notes name the symbols)"
             raise _add_symbols_note(export_error(func_name, reason), [name])
     declared = [function.name for function in module.functions if function.is_declaration and function.name in used_names]
     missing = [name for name in declared if not name.startswith("llvm.") and not _is_available_everywhere(name)]
@@ -293,17 +293,17 @@ def _is_available_everywhere(name: str) -> bool:
 
 
 #: The reasons why exported code cannot call native functions, by the prefixes of the functions' names.
-_PURPOSES = (
-    (("NRT_", "nrt_"), "it uses a function of Numba's memory runtime that compcache does not replace"),
-    (("numba_gdb",), "it calls the debugger"),
-    (("__svml", "_svml"), "it calls Intel's vector library (SVML), which other hosts may lack"),
-    (("numba_", "NPY_"), "it calls a function of Numba's runtime that compcache does not replace"),
+_REASONS = (
+    (("NRT_", "nrt_"), "it uses a function of Numba's memory runtime that exports do not support; the notes of this exception name it"),
+    (("numba_gdb",), "it calls the debugger; remove the call"),
+    (("__svml", "_svml"), "it calls Intel's vector library (SVML), which other hosts may lack; set NUMBA_DISABLE_INTEL_SVML=1"),
+    (("numba_", "NPY_"), "it calls a function of Numba's runtime that exports do not support; the notes of this exception name it"),
 )
 
 
 def _missing_reason(missing: Iterable[str]) -> str:
     """Return why code that calls these functions, which other processes may not have, cannot be exported."""
-    for prefixes, purpose in _PURPOSES:
+    for prefixes, reason in _REASONS:
         if any(name.startswith(prefixes) for name in missing):
-            return purpose
-    return "it calls native functions that other processes may lack; the notes of this exception name them"
+            return reason
+    return "it calls native functions that other processes may lack (the notes name them); pass their results as arguments"

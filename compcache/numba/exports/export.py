@@ -17,7 +17,7 @@ from compcache import Function, ModuleSource, frontend
 from compcache.errors import CompileError, ShadowWarning
 from compcache.interrupts import reraise_interrupt
 from compcache.numba.compilation.error_text import describe_error
-from compcache.numba.compilation.plain_containers import has_containers, make_created_type, make_list_adapter, replace_containers
+from compcache.numba.compilation.plain_containers import created_type, has_containers, make_list_adapter, replace_containers
 from compcache.numba.exports.assembly import assemble
 from compcache.numba.exports.parameters import (
     add_default_types,
@@ -129,9 +129,9 @@ def _compile_with_lists(func_name: str, function: Any, options: dict[str, Any], 
     """
     from numba.core import types
 
-    kernel = _jit_kernel(function, options, local_types, make_created_type(result)(*map(make_created_type, args)))
+    kernel = _jit_kernel(function, options, local_types, created_type(result)(*map(created_type, args)))
     try:
-        adapter = make_list_adapter(kernel, args, types.unliteral(make_created_type(result)))
+        adapter = make_list_adapter(kernel, args, types.unliteral(created_type(result)))
     except NotImplementedError as error:
         raise export_error(func_name, str(error)) from error
     return _compile_kernel(func_name, adapter, {}, {}, tuple(map(replace_containers, args)), None)

@@ -202,7 +202,7 @@ class _Planner:
     def _add_items(self, node: _Node, type_: Any, *, is_parameter: bool, in_list: bool = False) -> None:
         """Add the nodes of a node's items and, recursively, of the items' items. See `_create_node` for the flags.
 
-        Raise `Unsupported` if the type of an item has no conversion.
+        Raise `Unsupported` if the type of an item has no conversion, or a parameter contains a record.
         """
         items = item_types(type_)
         if not items:

@@ -139,7 +139,7 @@ class Wrapper:
             self._builder.ret(ir.Constant(self._function.function_type.return_type, None))
 
     def _emit_plan(self) -> Any:
-        """Emit the preparation of the plan, and return the plan's address. If it fails, the wrapper returns with an exception set."""
+        """Emit the preparation of the plan, and return the plan's address. If the preparation fails, the wrapper returns."""
         builder = self._builder
         plan = builder.call(self._declare(objects.PLAN_SYMBOL, _POINTER, []), [])
         with builder.if_then(builder.icmp_unsigned("==", plan, ir.Constant(_POINTER, None)), likely=False):
@@ -154,7 +154,7 @@ class Wrapper:
         return call_conv.call_function(self._builder, callee, fndesc.restype, fndesc.argtypes, values)
 
     def _emit_arguments(self, plan: Any, arguments: Any) -> tuple[Any, Any, list[Any]]:
-        """Emit the conversion of the arguments, for which the iterator `arguments` over the wrapper's arguments is exhausted.
+        """Emit the conversion of the arguments. This exhausts `arguments`, an iterator over the wrapper's arguments.
 
         `plan` is the address of the plan; None if the code does not use the extension module.
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-__all__ = ["bits_of", "defaults_of", "digest_and_reads", "file_of", "plain_name", "replaced_defaults_reason"]
+__all__ = ["bits_of", "defaults_of", "digest_and_reads", "plain_name", "replaced_defaults_reason", "reported_file"]
 
 _SIZE = 16
 #: A flag of all functions. When Numba calls a function under a profiler, it removes the flag from the code object.
@@ -82,7 +82,7 @@ def _feed_constant(state: Any, constant: Any) -> None:
 
 def bits_of(value: complex) -> bytes:
     """Return a floating-point or complex number as bytes with all its bits. A text would lose the sign of a NaN."""
-    return dumps(value, 2)
+    return dumps(value, 2)  # version 2 writes floating-point numbers in binary form
 
 
 def plain_name(name: str) -> str:
@@ -94,11 +94,10 @@ def plain_name(name: str) -> str:
     return re.sub("(__numba_array_expr)_*0x[0-9a-f]+", r"\1", name)
 
 
-def file_of(code: python_types.CodeType, namespace: dict[str, Any]) -> str:
+def reported_file(code: python_types.CodeType, namespace: dict[str, Any]) -> str:
     """Return the file that tracebacks name if it is the file of the code's module, or "".
 
-    Code that is compiled from text, such as a notebook's cell, has a file name that contains the number of a
-    process, a temporary file or a cell. Other processes do not have this file.
+    Code from text, such as a notebook's cell, has a file name with the number of a process or cell, which no other process has.
     """
     return code.co_filename if namespace.get("__file__") == code.co_filename else ""
 

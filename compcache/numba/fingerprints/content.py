@@ -10,7 +10,7 @@ import os
 
 from compcache.digest import blake2b
 from compcache.numba.fingerprints import RUN
-from compcache.numba.fingerprints.history import functions_noted_as, has_old_code
+from compcache.numba.fingerprints.history import first_with_old_code, functions_noted_as
 from compcache.numba.fingerprints.walk import SIZE_OF_LINES, WITHOUT_NUMBA, FunctionPart, Walk
 from compcache.numba.registered.library import full_name
 from compcache.numba.registered.refusals import NotLazy, Unidentifiable, examines_program
@@ -70,7 +70,7 @@ def find_old_code(parts: Sequence[FunctionPart]) -> str | None:
     """
     without_numba = functions_noted_as(WITHOUT_NUMBA, parts)
     try:
-        return has_old_code([*parts, *_find_parts(without_numba)])
+        return first_with_old_code([*parts, *_find_parts(without_numba)])
     except Unidentifiable:
         return full_name(without_numba[0])
 

@@ -14,10 +14,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Compiled", "fixed_code", "note_compiled", "note_running", "note_symbol"]
+__all__ = ["CodeIdentity", "fixed_code", "record_compiled", "record_running", "record_symbol"]
 
 
-class Compiled:
+class CodeIdentity:
     """The identity of one overload's code.
 
     Attributes:
@@ -34,27 +34,27 @@ class Compiled:
         self.registered = registered
 
 
-_compiled: weakref.WeakKeyDictionary[Any, dict[Any, Compiled]] = weakref.WeakKeyDictionary()
+_compiled: weakref.WeakKeyDictionary[Any, dict[Any, CodeIdentity]] = weakref.WeakKeyDictionary()
 
 
-def note_compiled(dispatcher: Any, args: tuple[Any, ...], compiled: Compiled) -> None:
+def record_compiled(dispatcher: Any, args: tuple[Any, ...], compiled: CodeIdentity) -> None:
     """Record the identity of a dispatcher's code for these argument types. Do nothing if the dispatcher is None."""
     if dispatcher is not None:
         _compiled.setdefault(dispatcher, {})[args] = compiled
 
 
 #: The identities of the functions that this process has compiled, by the token in their symbols; None if there is no identity.
-_by_token: dict[str, Compiled | None] = {}
+_by_token: dict[str, CodeIdentity | None] = {}
 #: The identities of dispatchers that were already compiling when recording began; None if there is no identity.
-_running: weakref.WeakKeyDictionary[Any, Compiled | None] = weakref.WeakKeyDictionary()
+_running: weakref.WeakKeyDictionary[Any, CodeIdentity | None] = weakref.WeakKeyDictionary()
 
 
-def note_symbol(token: str, compiled: Compiled | None) -> None:
+def record_symbol(token: str, compiled: CodeIdentity | None) -> None:
     """Record the identity of the function with this token in its symbols, or None if the function has no identity."""
     _by_token[token] = compiled
 
 
-def note_running(dispatcher: Any, compiled: Compiled | None) -> None:
+def record_running(dispatcher: Any, compiled: CodeIdentity | None) -> None:
     """Record the identity of a dispatcher that is compiling now, without the argument types. Other records of the dispatcher have priority.
 
     `compiled` is None if the dispatcher has no identity.
@@ -62,7 +62,7 @@ def note_running(dispatcher: Any, compiled: Compiled | None) -> None:
     _running[dispatcher] = compiled
 
 
-def fixed_code(dispatcher: Any, *, is_frozen: bool) -> list[Compiled] | None:
+def fixed_code(dispatcher: Any, *, is_frozen: bool) -> list[CodeIdentity] | None:
     """Return the identities of all code of a dispatcher, in the order in which overloads are tried.
 
     The result is None if the dispatcher may compile more code, may be inlined, has no code, or has code with an unknown origin. `is_frozen`
@@ -83,7 +83,7 @@ def fixed_code(dispatcher: Any, *, is_frozen: bool) -> list[Compiled] | None:
     return overloads or None
 
 
-def _compiled_without_cache(dispatcher: Any, result: Any) -> Compiled | None:
+def _compiled_without_cache(dispatcher: Any, result: Any) -> CodeIdentity | None:
     """Return the identity of code that this process has compiled without a cache, or None if it is not recorded.
 
     Raise `Unidentifiable` if the code was compiled from values without an identity.
@@ -93,7 +93,7 @@ def _compiled_without_cache(dispatcher: Any, result: Any) -> Compiled | None:
         compiled = _by_token[token]
     elif dispatcher in _running:
         running = _running[dispatcher]
-        compiled = running and Compiled(f"{running.key} {result.signature}", running.lines)
+        compiled = running and CodeIdentity(f"{running.key} {result.signature}", running.lines)
     else:
         return None
     if compiled is None:

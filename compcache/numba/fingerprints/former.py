@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any
 
-    #: Returns a former value, or `MISSING` if the value is gone. The argument contains the copies of functions, by their functions.
+    #: Returns a former value, or `MISSING` if the value is gone. The argument has the copies of functions, by the copied functions.
     Former = Callable[[dict[Any, Any]], Any]
 
 __all__ = ["changed_attributes", "former_function", "keep_values"]
@@ -31,14 +31,14 @@ _Function: Any = type(lambda: 0)
 _Module = type(sys)
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
 _CONTAINERS = frozenset((dict, list, set))
-#: Up to this size, arrays and containers are copied. A class or object has up to this number of attributes that no code names.
+#: The size in bytes up to which arrays and containers are copied, and the number of attributes up to which unnamed ones are kept.
 _MAX_BYTES, _MAX_ITEMS = 4096, 100
-#: How many modules, classes and objects a chain of attributes may pass through, and how many Python functions one function may call.
+#: How many modules, classes and objects a chain of attributes may pass through, and how long a chain of functions may be.
 _MAX_OWNERS = 3
 _MAX_CALLS = 30
 
 
-class _Reads:
+class _KeptValues:
     """What a function read when its code was first recorded. Each value is kept as a function that returns it (`Former`).
 
     Attributes:
@@ -96,7 +96,7 @@ class _Reads:
         self.attributes.update({} if reads is None else reads.attributes)
 
     def _keep_attributes(self, value: Any, owners: int) -> None:
-        """Keep attributes of a class, or of an object and its classes: those that the function names, and those of plain types.
+        """Keep attributes of a class, or of an object and its classes: those that the function names, and, if there are few, plain values.
 
         Classes of libraries keep nothing, and neither does an object of such a class if the function names none of its attributes.
         """
@@ -104,7 +104,7 @@ class _Reads:
             described = owner if issubclass(type(owner), (type, _Function)) else type(owner)
             if is_library_module(described.__module__) and (described is owner or not self._names_attribute_of(owner)):
                 continue
-            attributes = _attributes_of(owner)
+            attributes = _own_attributes(owner)
             for name, item in attributes.items():
                 is_kept = name in self.names or (type(item) in _PLAIN and len(attributes) <= _MAX_ITEMS)
                 if is_kept and (id(owner), name) not in self.attributes:
@@ -132,17 +132,17 @@ def _refer_to(value: Any) -> Callable[[], Any]:
 
 
 #: The reads of each function. The reference to a function removes its row when the function is gone.
-_reads: dict[ref[Any], _Reads] = {}
+_reads: dict[ref[Any], _KeptValues] = {}
 
 
 def keep_values(function: Any, calls: int = _MAX_CALLS) -> None:
-    """Keep the values that a Python function and the functions that it refers to read now. Do nothing if they are kept already.
+    """Keep the values that a function of the program, and the functions that it refers to, read now. Do nothing if they are kept already.
 
-    `calls` is the maximum length of a chain of functions.
+    `calls` is the maximum length of a chain of functions. Other objects are ignored.
     """
     if not calls or type(function) is not _Function or is_library_function(function) or ref(function) in _reads:
         return
-    reads = _reads[ref(function, _reads.pop)] = _Reads(function.__code__, calls)
+    reads = _reads[ref(function, _reads.pop)] = _KeptValues(function.__code__, calls)
     reads.globals = reads.keep_named(function.__globals__, _MAX_OWNERS)
     reads.cells = {name: reads.keep(value, _MAX_OWNERS) for name, value in cells_of(function)}
 
@@ -183,14 +183,14 @@ def former_function(function: Any, copies: dict[Any, Any] | None = None) -> Any:
 def changed_attributes(function: Any, copies: dict[Any, Any]) -> list[tuple[Any, str, Any, Any]]:
     """Return the attributes of classes and objects that have changed since the values that a function reads were kept.
 
-    A row has the class or object, the name, the former value, and the present value. Attributes that are gone are omitted. `copies` is
-    that of `former_function`.
+    A row has the class or object, the name, the former value, and the present value. Attributes that are gone are omitted. `copies` are
+    those of `former_function`.
     """
     rows = []
     reads = _reads.get(ref(function)) if type(function) is _Function else None
     for (_, name), (reference, value_of) in () if reads is None else reads.attributes.items():
         owner, former = reference(), value_of(copies)
-        present = MISSING if owner is None else _attributes_of(owner).get(name, MISSING)
+        present = MISSING if owner is None else _own_attributes(owner).get(name, MISSING)
         if former is not MISSING and present is not MISSING and not _is_same(former, present):
             rows.append((owner, name, former, present))
     return rows
@@ -204,7 +204,7 @@ def _names_in(code: CodeType) -> Iterator[str]:
             yield from _names_in(constant)
 
 
-def _attributes_of(owner: Any) -> dict[str, Any]:
+def _own_attributes(owner: Any) -> dict[str, Any]:
     """Return the attributes that a class or an object has itself; empty if the program's code raises an exception."""
     with suppress(Exception):
         if issubclass(type(owner), type):

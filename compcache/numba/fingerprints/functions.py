@@ -12,8 +12,8 @@ from opcode import opmap
 
 from compcache.digest import blake2b
 from compcache.numba.fingerprints import COMPILED, RUN
-from compcache.numba.fingerprints.code_digest import digest_and_reads, file_of, plain_name
-from compcache.numba.fingerprints.stand_ins import is_declared_as, is_generators_module, reads_object_mode
+from compcache.numba.fingerprints.code_digest import digest_and_reads, plain_name, reported_file
+from compcache.numba.fingerprints.stand_ins import is_declared_as, is_module_of_generators, reads_object_mode
 from compcache.numba.fingerprints.values import is_defined_by_text
 from compcache.numba.registered.code_reads import MISSING, cells_of, is_part_of_hash, resolve, returned_functions
 from compcache.numba.registered.library import full_name, is_generator_module, is_library_module, is_made_by_library, package_of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     #: The names of a chain of attributes, its value, and the number of names that lead to the value.
     Chain = tuple[tuple[str, ...], Any, int]
 
-__all__ = ["feed_function", "registered_here"]
+__all__ = ["feed_function", "find_registrations"]
 
 _MATCH_CLASS = opmap["MATCH_CLASS"]
 #: Names of Numba's settings, or of objects that contain them.
@@ -78,14 +78,14 @@ def _is_made_by_reviewed_function(function: Any) -> bool:
     """Return whether a reviewed function of a library has created a function, such as the `__repr__` of a data class."""
     if not is_made_by_library(function):
         return False
-    from compcache.numba.registered.reviewed import EVERYTHING  # most starts do not need it
+    from compcache.numba.registered.reviewed import REVIEWED_MODULES  # most starts do not need it
 
-    exceptions = EVERYTHING.get(function.__globals__.get("__name__"))
+    exceptions = REVIEWED_MODULES.get(function.__globals__.get("__name__"))
     return exceptions is not None and function.__code__.co_qualname.partition(".")[0] not in exceptions.split()
 
 
 def _feed_cells(walk: Walk, function: Any, name: str) -> None:
-    """Feed the closure cells of a function. The values in `DIFFERING` are omitted."""
+    """Feed the closure cells of a function. The values in `DIFFERING_VALUES` are omitted."""
     attributes = _all_attributes(function.__code__)
     compiles = walk.mode == RUN and is_made_by_library(function)  # Numba's closure around a user's function
     for variable, value in cells_of(function):
@@ -100,12 +100,12 @@ def _feed_cells(walk: Walk, function: Any, name: str) -> None:
 
 
 def _differs_between_processes(function: Any, variable: str) -> bool:
-    """Return whether `DIFFERING` lists a library function's closure variable. Such values differ between processes, but have no effect."""
+    """Return whether `DIFFERING_VALUES` lists a closure variable of a library's function. No result depends on its value."""
     if not is_made_by_library(function):
         return False
-    from compcache.numba.registered.reviewed import DIFFERING
+    from compcache.numba.registered.reviewed import DIFFERING_VALUES
 
-    return f"{function.__globals__.get('__name__')}.{variable}" in DIFFERING
+    return f"{function.__globals__.get('__name__')}.{variable}" in DIFFERING_VALUES
 
 
 def _all_attributes(code: python_types.CodeType) -> tuple[str, ...]:
@@ -127,12 +127,12 @@ def _feed_code(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any
     walk.feed_token("code", digest)
     if walk.mode != RUN and code is walk.compiled.__code__:
         walk.reads[f"the code of {name}"] = digest.hex()
-    walk.files.update(f"{file_of(code, namespace)}:".encode("utf-8", "surrogatepass"))
+    walk.files.update(f"{reported_file(code, namespace)}:".encode("utf-8", "surrogatepass"))
     walk.lines.update(f"{code.co_firstlineno}:".encode())
     walk.lines.update(code.co_linetable)
     chains = _chains_of(walk, code, namespace)
     if reads_object_mode(chains):
-        walk.has_lenient_function = walk.has_object_mode = True
+        walk.function_has_object_mode = walk.has_object_mode = True
     if walk.mode == RUN:
         _record_reads_of_run(walk, code, reads, [value for _, value, _ in chains])
     for chain, value, followed in chains:
@@ -196,11 +196,11 @@ def _feed_imports(walk: Walk, code: python_types.CodeType, namespace: dict[str, 
 
 
 def _feed_known_import(walk: Walk, module: str, chains: Iterable[tuple[str, ...]], name: str) -> bool:
-    """Feed what the program has assigned to a code generator's module that code imports. Return False for any other module.
+    """Feed what the program has assigned to an imported module of a library that generates code. Return False for any other module.
 
-    `chains` are the attributes that the code reads from the module. The version of the generator covers everything else in the module.
+    `chains` are the attributes that the code reads from the module. The version of the library covers everything else in the module.
 
-    Raise `NotLazy` if the module belongs to no code generator, and the program has not imported it. The walk imports nothing.
+    Raise `NotLazy` if the module belongs to no such library, and the program has not imported it. The walk imports nothing.
     """
     if is_generator_module(module):
         for chain in (*chains, ()):  # () is the module itself
@@ -223,7 +223,7 @@ def _resolve_chain(walk: Walk, chain: tuple[str, ...], namespace: dict[str, Any]
     name refers to the function that is being declared.
     """
     if walk.without_numba:
-        value, followed = resolve(chain, namespace, is_generators_module)
+        value, followed = resolve(chain, namespace, is_module_of_generators)
         return (MISSING, 1) if followed == 1 and is_declared_as(value, walk.compiled) else (value, followed)
     value, followed = resolve(chain, namespace)
     if value is MISSING and followed == 1 and walk.mode == COMPILED:
@@ -249,7 +249,7 @@ def _feed_chain(walk: Walk, chain: tuple[str, ...], value: Any, followed: int, a
     shown = ".".join(chain[:followed])
     walk.feed_token("global", shown)
     where = f"the global {shown!r} of {name}"
-    if followed < len(chain) and walk.without_numba and is_generators_module(value):  # the version determines its parts
+    if followed < len(chain) and walk.without_numba and is_module_of_generators(value):  # the version determines its parts
         walk.feed_token("of a generator of code", value.__name__, *chain[followed:])
         _feed_assigned_value(walk, value.__name__, chain[followed:], where)
     elif walk.mode == RUN:
@@ -326,7 +326,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}... {blake2b(text.encode(), digest_size=8).hexdigest()}"
 
 
-def registered_here(function: Any) -> tuple[list[tuple[Any, dict[str, Any]]], list[dict[str, Any]]]:
+def find_registrations(function: Any) -> tuple[list[tuple[Any, dict[str, Any]]], list[dict[str, Any]]]:
     """Return the registrations for a plain function of the program.
 
     This package's own table is used if it contains the function, otherwise Numba's registry.

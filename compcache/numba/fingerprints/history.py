@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     #: itself if no dispatcher of the program compiles it.
     Functions = list[tuple[str, ref[Any], ref[Any]]]
 
-__all__ = ["functions_noted_as", "has_old_code", "is_latest", "named_functions", "note_code", "take_unread"]
+__all__ = ["first_with_old_code", "functions_noted_as", "is_latest", "named_functions", "record_code", "take_unread"]
 
 #: The digests of each function by their kinds, the latest last. The reference to a function removes its row when the function is gone.
 _digests: dict[ref[Any], dict[str, dict[bytes, None]]] = {}
@@ -33,7 +33,7 @@ _digests: dict[ref[Any], dict[str, dict[bytes, None]]] = {}
 _unread: list[tuple[Record, Functions]] = []
 
 
-def note_code(parts: Iterable[FunctionPart], records: Iterable[Record] = ()) -> None:
+def record_code(parts: Iterable[FunctionPart], records: Iterable[Record] = ()) -> None:
     """Record the digests that the values read by functions had when the functions were compiled or loaded, the newest last.
 
     `records` are the records of the code, if it was loaded without Numba.
@@ -48,8 +48,8 @@ def note_code(parts: Iterable[FunctionPart], records: Iterable[Record] = ()) -> 
         digests[part.digest] = None
 
 
-def has_old_code(parts: Iterable[FunctionPart]) -> str | None:
-    """Return the name of the first function whose code in this process was compiled from other values; None if all values match."""
+def first_with_old_code(parts: Iterable[FunctionPart]) -> str | None:
+    """Return the name of the first function whose code in this process was compiled from other values; None if there is none."""
     for part in parts:
         digests = _known_digests(part)
         if digests and list(digests) != [part.digest]:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "GENERATOR", "Implementation", "digest_name", "find_overloads", "generators_of_other_registries", "is_asked_by_template",
-    "is_generator_of_intrinsic", "key_name", "package_of_implementation", "plain_function", "registry", "source_of_template",
+    "GENERATOR", "Implementation", "digest_name", "find_overloads", "generators_of_other_registries", "is_generator_of_intrinsic",
+    "is_overload_or_intrinsic", "key_name", "package_of_implementation", "plain_function", "registry", "source_of_template",
     "stable_name", "user_code_generator", "wrapped_by",
 ]  # fmt: skip
 
@@ -94,7 +94,7 @@ class _Registry:
                 self._counts[number] = min(self._counts[number], len(items))  # a registration may have been removed
 
     def _find_lists(self) -> None:
-        """Find the lists of Numba's registries."""
+        """Find the lists of Numba's registries, and set the function that adds the items of each list."""
         from numba.core.imputils import builtin_registry as lowering_registry
         from numba.core.typing.templates import builtin_registry
 
@@ -169,8 +169,8 @@ def source_of_template(template: Any) -> Any:
     return function if _is_users_code(function) else None
 
 
-def is_asked_by_template(template: Any) -> bool:
-    """Return whether a template belongs to an overload or an intrinsic. Their use is recorded when the compiler asks the template."""
+def is_overload_or_intrinsic(template: Any) -> bool:
+    """Return whether a template belongs to an overload or an intrinsic, whose use is recorded when the compiler asks the template."""
     return hasattr(template, "_overload_func") or hasattr(template, "_definition_func")
 
 

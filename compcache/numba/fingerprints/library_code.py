@@ -15,7 +15,7 @@ from compcache.digest import blake2b
 from compcache.numba.fingerprints.code_digest import digest_and_reads
 from compcache.numba.registered.code_reads import MISSING, cells_of, functions_in_member, resolve
 from compcache.numba.registered.library import has_own_code, is_generator_module, is_library_module, is_made_by_library
-from compcache.numba.registered.reviewed import DIFFERING
+from compcache.numba.registered.reviewed import DIFFERING_VALUES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _Functions = (types.FunctionType, types.MethodType, functools.partial, type)
 
 
 def digest_library_code(value: Any) -> tuple[bytes, list[Any]]:
-    """Return a digest of all Python code to which an object of a library refers, and the objects of the program among them.
+    """Return a digest of the Python code to which an object of a library refers, and the objects of the program to which it refers.
 
     The digest is empty if the object refers to no Python code. The content of the program's objects, which replace functions and classes of
     the library, is not part of the digest.
@@ -56,8 +56,8 @@ def digest_library_code(value: Any) -> tuple[bytes, list[Any]]:
 def _row_and_used_values(value: Any) -> tuple[tuple[str, ...] | None, list[Any]]:
     """Return the row of a function (None for any other object), and the values that the object uses.
 
-    Functions of code generators refer to thousands of other functions. Therefore they use nothing here, and have a row only if their code
-    comes from another module.
+    Functions of libraries that generate code refer to thousands of others. Therefore they use nothing here, and have a row only if their
+    code comes from another module.
     """
     if not isinstance(value, types.FunctionType):
         return None, list(_objects_used_by(value))
@@ -70,8 +70,8 @@ def _row_and_used_values(value: Any) -> tuple[tuple[str, ...] | None, list[Any]]
 def _is_of_program(value: Any) -> bool:
     """Return whether a function, a class, or the class of another object belongs to the program.
 
-    Objects of installed packages do not, because packages such as `typing_extensions` replace functions of `typing`; functions nested in
-    functions of packages do. `__new__` of a named tuple, which has a namespace of its own, does not.
+    Objects of installed packages do not, because packages such as `typing_extensions` replace functions of `typing`. Functions nested in
+    functions of packages do. The `__new__` of a named tuple, which has a namespace of its own, does not.
     """
     if isinstance(value, types.FunctionType):
         name = str(value.__globals__.get("__name__"))
@@ -94,7 +94,7 @@ def _function_row(function: Any, used: Iterable[tuple[str, Any]]) -> tuple[str, 
     by_keyword = sorted((function.__kwdefaults__ or {}).items())
     defaults = _text_of((function.__defaults__ or (), tuple(by_keyword)))
     module, name = str(function.__module__), function.__code__.co_qualname
-    texts = {f"{read}={_text_of(value)}" for read, value in used if type(value) in _CONSTANT and f"{module}.{read}" not in DIFFERING}
+    texts = {f"{read}={_text_of(value)}" for read, value in used if type(value) in _CONSTANT and f"{module}.{read}" not in DIFFERING_VALUES}
     constants = sorted(text for text in texts if os.sep not in text)
     return module, name, digest_and_reads(function.__code__)[0].hex(), defaults, *constants
 
@@ -109,7 +109,7 @@ def _text_of(value: Any) -> str:
 def _values_read_by(function: Any) -> Iterator[tuple[str, Any]]:
     """Yield values that a function can read, with their names: globals, positional defaults that are not plain (named ""), and cells.
 
-    `_function_row` has the other defaults.
+    `_function_row` has the text of all defaults.
     """
     yield from _globals_of(function.__code__, function.__globals__)
     yield from [("", value) for value in function.__defaults__ or () if type(value) not in _PLAIN]

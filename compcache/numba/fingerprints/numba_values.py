@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from compcache.numba.fingerprints import RUN
 from compcache.numba.fingerprints.code_digest import replaced_defaults_reason
 from compcache.numba.fingerprints.fixed_code import fixed_code
-from compcache.numba.fingerprints.owners import function_of, note_ufunc, owner_of
+from compcache.numba.fingerprints.owners import function_of, owner_of, record_ufunc
 from compcache.numba.fingerprints.state import copy_function, state_of
 from compcache.numba.registered.jitclasses import register_jitclass
 from compcache.numba.registered.library import is_found_by_name, is_generator_module, is_library_function, is_library_module
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Handler = Callable[[Walk, Any, str], None]
 
-__all__ = ["HAVE_STAND_INS", "frozen_kernel", "handlers", "is_plain_type", "name_of_class", "name_of_pipeline"]
+__all__ = ["HANDLERS_OF_STAND_INS", "frozen_kernel", "handlers", "is_plain_type", "name_of_class", "name_of_pipeline"]
 
 
 @functools.cache
@@ -179,7 +179,7 @@ def _feed_ufunc(walk: Walk, value: Any, layout: str, identity: Any, dispatcher: 
         walk.feed_token("ufunc of Numba", layout, repr(identity))
         if not value._frozen:
             walk.feed_declared(None, dispatcher.py_func)
-    note_ufunc(dispatcher, value)
+    record_ufunc(dispatcher, value)
     _feed_jitted(walk, dispatcher, where, is_frozen=value._frozen)
 
 
@@ -199,7 +199,7 @@ def _feed_stencil(walk: Walk, value: Any, _where: str) -> None:
 
 
 #: The handlers of functions for which there are stand-ins.
-HAVE_STAND_INS = frozenset((_feed_jitted, _feed_intrinsic, _feed_dufunc, _feed_gufunc, _feed_stencil))
+HANDLERS_OF_STAND_INS = frozenset((_feed_jitted, _feed_intrinsic, _feed_dufunc, _feed_gufunc, _feed_stencil))
 
 
 def frozen_kernel(kernel_ir: Any) -> Any:
@@ -230,7 +230,7 @@ def _feed_signature(walk: Walk, value: Any, where: str) -> None:
 
 
 #: Further classes of Numba types, in addition to `SCALARS`, whose text identifies the type.
-_LITERALS = frozenset((
+_IDENTIFIED_BY_TEXT = frozenset((
     "IntegerLiteral", "BooleanLiteral", "StringLiteral", "Bytes", "NPDatetime", "NPTimedelta", "Opaque", "VoidType", "SliceType",
 ))  # fmt: skip
 
@@ -244,7 +244,7 @@ def is_plain_type(value: Any) -> bool:
         return is_plain_type(value.dtype)
     if kind.__name__ in ("UniTuple", "Tuple"):
         return all(map(is_plain_type, value.types))
-    return kind.__name__ in SCALARS or kind.__name__ in _LITERALS
+    return kind.__name__ in SCALARS or kind.__name__ in _IDENTIFIED_BY_TEXT
 
 
 def _feed_type(walk: Walk, value: Any, where: str) -> None:
@@ -257,7 +257,7 @@ def _feed_type(walk: Walk, value: Any, where: str) -> None:
     if walk.feed_back_reference(value):
         return
     if not is_library_module(kind.__module__):
-        walk.note_class(kind)
+        walk.record_class(kind)
         _feed_extension_type(walk, value, where)
     _feed_structure(walk, value, where)
 

@@ -44,7 +44,7 @@ _BY_TEXT = (("builtins", "eval"), ("builtins", "exec"), ("builtins", "globals"),
 
 def _is_among(value: object, functions: tuple[tuple[str, str], ...]) -> bool:
     """Return whether a value is one of these functions, given by module and name. Modules that are not imported are skipped."""
-    return any(getattr(sys.modules.get(module), name, functions) is value for module, name in functions)
+    return any(getattr(sys.modules.get(module), name, functions) is value for module, name in functions)  # no value is `functions`
 
 
 def reads_globals_by_text(value: object) -> bool:

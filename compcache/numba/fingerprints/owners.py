@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["function_of", "hashed_reference", "is_compared_by_identity", "note_lazy_owner", "note_ufunc", "owner_of", "ufunc_of"]
+__all__ = ["function_of", "hashed_reference", "is_compared_by_identity", "owner_of", "record_lazy_owner", "record_ufunc", "ufunc_of"]
 
 #: The attributes of Numba's objects that contain the owner of a lazy function's code, and a weak reference to the ufunc of a dispatcher.
 _OWNER, _UFUNC = "_compcache_owner", "_compcache_ufunc"
@@ -41,19 +41,19 @@ def hashed_reference(value: Any) -> ref[Any]:
 
 
 def is_compared_by_identity(cls: type) -> bool:
-    """Return whether a class equals only itself. A metaclass may define otherwise. References to such classes cannot be keys."""
+    """Return whether a class equals only itself. If its metaclass defines otherwise, references to the class cannot be keys."""
     metaclass = type(cls)
     return metaclass.__hash__ is type.__hash__ and metaclass.__eq__ is type.__eq__
 
 
-def note_lazy_owner(dispatcher: Any, owner: Any) -> None:
+def record_lazy_owner(dispatcher: Any, owner: Any) -> None:
     """Record the owner of the code of a lazy function for its new dispatcher. Do nothing for an object without a compiler, like a ufunc."""
     compiler = getattr(dispatcher, "_compiler", None)
     if compiler is not None:
         setattr(compiler, _OWNER, owner)
 
 
-def note_ufunc(dispatcher: Any, ufunc: Any) -> None:
+def record_ufunc(dispatcher: Any, ufunc: Any) -> None:
     """Record the ufunc whose loops a dispatcher compiles."""
     setattr(dispatcher, _UFUNC, ref(ufunc))
 

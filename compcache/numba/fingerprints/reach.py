@@ -62,12 +62,12 @@ class _Owner:
         self.read: Any = None
 
     def attributes(self) -> Any:
-        """Return the tables of a class, or the state of another object. They are read at the first call after `forget`."""
+        """Return the tables of a class, or the state of another object. They are read at the first call after `discard_attributes`."""
         if self.read is None:
             self.read = tables_of(self.value) if isinstance(self.value, type) else state_of(self.value)
         return self.read
 
-    def forget(self) -> None:
+    def discard_attributes(self) -> None:
         """Discard the attributes that were read, because code that the walk has run may have changed them."""
         self.read = None
 
@@ -113,7 +113,7 @@ class Reach:
         for candidate in _module_names(name, namespace):
             module = sys.modules.get(candidate)
             if module is None:
-                self._forget_attributes()
+                self._discard_attributes()
                 try:
                     module = import_module(candidate)
                 except Exception as error:  # noqa: BLE001 - the import fails for the function too
@@ -123,14 +123,14 @@ class Reach:
             if module is not None:
                 self.refer_to_owner(walk, module, f"the module {candidate} that {where} imports")
 
-    def _forget_attributes(self) -> None:
+    def _discard_attributes(self) -> None:
         """Discard the attributes that were read from owners, because code of the program may have changed them."""
         for owner in self._owners:
-            owner.forget()
+            owner.discard_attributes()
 
     def follow(self, walk: Walk) -> bool:
-        """Feed all named members that were not fed before. Return whether there may be more."""
-        self._forget_attributes()  # pickling methods of values, and `__getattr__` of modules, have run
+        """Feed the attributes that code names and that were not fed before. Return whether there may be more."""
+        self._discard_attributes()  # pickling methods of values, and `__getattr__` of modules, have run
         names, owners, matched = self._followed
         if matched != self.matches_classes:  # class patterns read `__match_args__` of all owners
             names = owners = 0
@@ -156,7 +156,7 @@ class Reach:
         return bool(rows)
 
     def follow_all(self, walk: Walk) -> bool:
-        """Feed members that no code names, if code reads attributes by computed names. Return whether any were fed."""
+        """Feed the attributes that no code names, if code reads attributes by computed names. Return whether any were fed."""
         if not self._everything:
             return False
         has_fed = not self._has_fed_types and self._feed_set_on_types(walk, None)
@@ -197,7 +197,7 @@ class Reach:
 
 
 def _existing_names(owner: Any, names: list[str]) -> list[str]:
-    """Return the names that an object may have. An instance has the names in its state."""
+    """Return those names that an object may have: of an instance, the names in its state, and of references that only C code stores."""
     if isinstance(owner, (type, python_types.ModuleType, python_types.FunctionType)):
         return names
     state = state_of(owner)

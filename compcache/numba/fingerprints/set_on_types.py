@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["attributes_set_on_types"]
 
-
 #: The attributes of types on which the program has set nothing: the class, and the names of the attributes.
 _plain: set[tuple[Any, ...]] = set()
 
@@ -42,7 +41,7 @@ def attributes_set_on_types(names: Iterable[str] | None) -> list[tuple[str, str,
 
 
 def _changed_types() -> list[Any]:
-    """Return the Numba types on which the program has set attributes. Types without such attributes are remembered."""
+    """Return the Numba types on which the program has set attributes. The attribute names of other types are added to `_plain`."""
     references = list(vars(sys.modules["numba.core.types.abstract"])["_typecache"])
     live = [type_ for reference in references if (type_ := reference()) is not None]
     shapes = {(type(type_), *type_.__dict__) for type_ in live}

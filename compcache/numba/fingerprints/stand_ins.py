@@ -1,6 +1,6 @@
 """Feeds the stand-ins for Numba objects to walks without Numba.
 
-A stand-in feeds the same tokens as Numba's own object. If Numba is imported later, its objects replace the stand-ins. `note_real`
+A stand-in feeds the same tokens as Numba's own object. If Numba is imported later, its objects replace the stand-ins. `record_real`
 records these pairs, so that keys of functions do not change.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from compcache.numba.fingerprints.walk import Walk
 
 __all__ = [
-    "handler_without_numba", "is_declared_as", "is_generators_module", "lazy_jitted_of", "note_real", "reads_object_mode",
+    "handler_without_numba", "is_declared_as", "is_module_of_generators", "lazy_jitted_of", "reads_object_mode", "record_real",
     "register_prange",
 ]  # fmt: skip
 
@@ -38,7 +38,7 @@ _CONTEXTS = ("objmode", "parallel_chunksize")
 _OBJECT_MODE = "objmode"
 
 
-def note_real(real: Any, lazy: Any) -> Any:
+def record_real(real: Any, lazy: Any) -> Any:
     """Record that a Numba object replaces a lazy object in globals, and has the same content. Return the Numba object.
 
     The Numba object refers to the lazy object, so that both are freed together. A ufunc of NumPy cannot refer to it, and is never freed.
@@ -78,7 +78,7 @@ def is_declared_as(value: Any, function: Any) -> bool:
     return is_marked(type(value), "_compcache_is_declaration") and bool(type(value)._compcache_is_declaration(value, function))
 
 
-def is_generators_module(value: Any) -> bool:
+def is_module_of_generators(value: Any) -> bool:
     """Return whether a module belongs to a library that generates code. Its content follows from the version."""
     return is_module(value) and is_generator_module(value.__name__)
 
@@ -86,10 +86,10 @@ def is_generators_module(value: Any) -> bool:
 def reads_object_mode(chains: Iterable[tuple[tuple[str, ...], Any, int]]) -> bool:
     """Return whether one of these attribute chains leads to `numba.objmode`.
 
-    A chain has its names, the last value to which they lead through modules, and the number of names that lead to it.
+    A chain has its names, the last value to which the names lead through modules, and the number of names that lead to this value.
     """
     return any(
-        _context_name(value) == _OBJECT_MODE or (_OBJECT_MODE in names[followed:] and is_generators_module(value))
+        _context_name(value) == _OBJECT_MODE or (_OBJECT_MODE in names[followed:] and is_module_of_generators(value))
         for names, value, followed in chains
     )
 
@@ -172,11 +172,11 @@ def _feed_generators_object(walk: Walk, value: Any, where: str) -> None:
 
 def _feed_by_numbas_handler(walk: Walk, value: Any, where: str) -> None:
     """Feed a Numba object by the handler that a walk with Numba uses. Raise `NotLazy` if objects of this class have no stand-in."""
-    from compcache.numba.fingerprints.numba_values import HAVE_STAND_INS, handlers
+    from compcache.numba.fingerprints.numba_values import HANDLERS_OF_STAND_INS, handlers
 
     kind = type(value)
     rows = handlers() if kind.__module__.startswith("numba.") else ()
     handler = next((handler for classes, handler in rows if issubclass(kind, classes)), None)
-    if handler not in HAVE_STAND_INS:
+    if handler not in HANDLERS_OF_STAND_INS:
         raise NotLazy(f"{where} has the type {kind.__module__}.{kind.__qualname__}, for which compcache needs Numba")
     handler(walk, value, where)

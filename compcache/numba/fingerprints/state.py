@@ -380,14 +380,14 @@ def registered_with(cls: type) -> list[str]:
         return []
     from _abc import _get_dump  # type: ignore[import-not-found]
 
-    from compcache.numba.registered.reviewed import REGISTERED
+    from compcache.numba.registered.reviewed import REGISTERED_CLASSES
 
     registered: set[str] = set()
     waiting: list[Any] = [cls]
     while waiting:
         abstract = waiting.pop()
         members = [reference() for reference in _get_dump(abstract)[0]]
-        own = REGISTERED.get(_class_name(abstract), "").split()
+        own = REGISTERED_CLASSES.get(_class_name(abstract), "").split()
         registered |= {_class_name(member) for member in members if member is not None}.difference(own)
         derived: list[Any] = type.__subclasses__(abstract)
         waiting += [sub for sub in derived if hasattr(sub, "_abc_impl")]

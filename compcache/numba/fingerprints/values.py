@@ -53,7 +53,7 @@ def handler_of(value: Any, *, with_numba: bool) -> Handler:
 
 
 def _feed_plain_function(walk: Walk, value: Any, where: str) -> None:
-    """Feed a plain function. Code that runs may read it. The compiler uses it only if it is jitable; otherwise only its overloads."""
+    """Feed a plain function. Running code may read the function. The compiler uses a jitable function, or else only its overloads."""
     is_compiled = walk.feed_overloads(value)
     if is_library_function(value):
         walk.feed_library(value, where)
@@ -174,7 +174,7 @@ def _feed_class(walk: Walk, value: Any, where: str) -> None:
                 walk.feed_token("registered", *registered)
             _refer_if_changed(walk, value, where)
         return
-    walk.note_class(value)
+    walk.record_class(value)
     if walk.feed_back_reference(value):
         return
     if hasattr(value, "class_type"):
@@ -389,14 +389,14 @@ def _feed_address(walk: Walk, value: Any, where: str) -> None:
     For compiled code, a function of a Cython module is fed by its name and signature. Otherwise the object is fed by content.
     """
     from compcache.numba.registered.cython_functions import function_and_signature_of
-    from compcache.numba.registered.type_texts import signature_text
+    from compcache.numba.registered.type_texts import signature_expression
 
     function, signature = function_and_signature_of(value) if walk.mode == COMPILED else (None, None)
     if function is None:
         _feed_object(walk, value, where)
         return
     walk.feed_token("function of Cython", *function)
-    text = signature_text(signature)
+    text = signature_expression(signature)
     if text is None:
         walk.feed_value(signature, f"the signature of {where}")
     else:

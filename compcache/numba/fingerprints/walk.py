@@ -17,9 +17,9 @@ import types as python_types
 from compcache.digest import blake2b
 from compcache.numba.fingerprints import COMPILED, NAMED, RUN
 from compcache.numba.fingerprints.code_digest import bits_of, plain_name
-from compcache.numba.fingerprints.functions import feed_function, registered_here
+from compcache.numba.fingerprints.functions import feed_function, find_registrations
 from compcache.numba.fingerprints.owners import hashed_reference, is_compared_by_identity
-from compcache.numba.fingerprints.stand_ins import handler_without_numba, is_generators_module
+from compcache.numba.fingerprints.stand_ins import handler_without_numba, is_module_of_generators
 from compcache.numba.fingerprints.values import feed_class_and_attributes, handler_of
 from compcache.numba.registered.code_reads import MISSING
 from compcache.numba.registered.library import is_library_module, module_name_of, qualified_name_of
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
     from weakref import ref
 
-    from compcache.numba.fingerprints.fixed_code import Compiled
+    from compcache.numba.fingerprints.fixed_code import CodeIdentity
     from compcache.numba.fingerprints.implementations import Implementation
     from compcache.numba.fingerprints.reach import Reach
 
@@ -114,7 +114,7 @@ class Walk:
         self.mode = COMPILED
         self.compiled: Any = None  # the current function
         self.is_overload = False  # whether only the compiler calls the current function, and compiles the function that it returns
-        self.has_lenient_function = False  # whether the current function has blocks in object mode
+        self.function_has_object_mode = False  # whether this is true of the current function
         self.defines_by_text = False  # whether the files of its package identify the current function, because it executes text
         self._numbers: dict[tuple[int, str, bool], int] = {}
         self._alive: list[object] = []  # references, so that no id is reused
@@ -151,7 +151,7 @@ class Walk:
 
     def needs_no_content(self) -> bool:
         """Return whether values without content count only by their type, because the compiler does not read them."""
-        return self.mode == NAMED or self.has_lenient_function
+        return self.mode == NAMED or self.function_has_object_mode
 
     def feed_library(self, value: object, where: str) -> None:
         """Examine a value of a library that running code uses, and feed the code to which it refers.
@@ -227,7 +227,7 @@ class Walk:
         while self._waiting:
             self.compiled, where, mode, self.is_overload = self._waiting.pop(0)
             self.mode = mode
-            self.has_lenient_function = self.defines_by_text = False
+            self.function_has_object_mode = self.defines_by_text = False
             feed_function(self, self.compiled, where)
             digest = self.end_part()
             if mode == COMPILED:
@@ -288,12 +288,12 @@ class Walk:
             self._owners.setdefault(id(function), []).append(hashed_reference(owner))
         self.refer_to_function(function, where, NAMED if self.mode == NAMED else COMPILED)
 
-    def note_class(self, cls: type) -> None:
+    def record_class(self, cls: type) -> None:
         """Record a class of the program that this walk has reached."""
         if is_compared_by_identity(cls):
             self._classes.setdefault(id(cls), class_part(cls))
 
-    def feed_declared(self, overloads: Iterable[Compiled] | None, function: Any) -> None:
+    def feed_declared(self, overloads: Iterable[CodeIdentity] | None, function: Any) -> None:
         """Feed the identities of the code of a dispatcher that compiles no more code.
 
         Raise `NotLazy` if `overloads` is None, because the code has no identity.
@@ -350,7 +350,7 @@ class Walk:
             for implementation in find_overloads(value):
                 self.feed_token("overload", stable_name(implementation.function))
             return False
-        overloads, jitables = registered_here(value)
+        overloads, jitables = find_registrations(value)
         for function, options in overloads:
             self.refer_to_dependency("overload", function, options)
         for options in jitables:
@@ -398,7 +398,7 @@ class Walk:
         return inner
 
     def feed_module_or_value(self, value: Any, where: str, attributes: Iterable[str]) -> None:
-        """Feed a value that code reads. Of a module, feed only the attributes with the given names."""
+        """Feed a value that code reads: a module by `feed_module`, any other value by content."""
         if is_module(value):
             self.feed_module(value, attributes, where)
         else:
@@ -410,7 +410,7 @@ class Walk:
         If code runs, feed a reference to the module, from which the code may read any attribute that it names.
         """
         self.feed_token("module", module.__name__)
-        if self.without_numba and is_generators_module(module):
+        if self.without_numba and is_module_of_generators(module):
             return
         if self.mode == RUN:
             self.reach().refer_to_owner(self, module, where)

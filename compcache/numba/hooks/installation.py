@@ -19,7 +19,7 @@ from compcache.numba.dispatch import Backend
 from compcache.numba.dispatch.function_cache import FunctionCache
 from compcache.numba.dispatch.gufunc_cache import GufuncCache
 from compcache.numba.fingerprints.fingerprint import fingerprint, fingerprint_of_value
-from compcache.numba.fingerprints.fixed_code import Compiled, note_running
+from compcache.numba.fingerprints.fixed_code import CodeIdentity, record_running
 from compcache.numba.hooks import recorders
 from compcache.numba.hooks.replacements import Replacements
 from compcache.numba.lazy.garbage import few_collections
@@ -54,7 +54,7 @@ class Hooks:
     def install(self, *, is_first: bool) -> None:
         """Replace Numba's functions. If an error occurs, undo all replacements.
 
-        `is_first` says whether Numba is about to compile or load its first function.
+        `is_first` is whether Numba is about to compile or load its first function.
 
         Raise `AttributeError` if this version of Numba lacks a function to replace.
         """
@@ -65,7 +65,7 @@ class Hooks:
             raise
 
     def _install(self, *, is_first: bool) -> None:
-        """Start recording, and replace the methods that create and use cache objects. `is_first` states that Numba has compiled nothing."""
+        """Start recording, and replace the methods that create and use cache objects. See `install` for `is_first`."""
         recorders.start_recording(from_the_start=is_first or not entrypoints._already_initialized)
         for cls, (attribute, function, method) in _OWNERS.items():
             self._replaced.replace(cls, "enable_caching", self._make_enable_caching(attribute, function))
@@ -99,10 +99,10 @@ class Hooks:
         recorded: set[int] = set()
         while frame.f_back is not None:
             is_compiling = frame.f_code.co_name == "compile"
-            cache, frame = frame.f_locals.get("self"), frame.f_back  # and then the cache's caller, which owns it
+            cache, frame = frame.f_locals.get("self"), frame.f_back  # the caller of a cache object's method owns the cache object
             if is_compiling and isinstance(cache, dispatcher.Dispatcher) and id(cache) not in recorded:
                 recorded.add(id(cache))
-                note_running(cache, _running_identity(cache))
+                record_running(cache, _running_identity(cache))
             if isinstance(cache, caching.FunctionCache):
                 owner = frame.f_locals.get("self")
                 for cls, (attribute, function, _) in _OWNERS.items():
@@ -129,10 +129,10 @@ class Hooks:
         adopt = self._adopt
 
         def wrap(original: Any) -> Any:
-            """Return a method that calls `original` if the cache has no entry."""
+            """Return a method that gives its object a cache object of the backend, and then calls `original`."""
 
             def compile_(self: Any, *args: Any, **kwargs: Any) -> Any:
-                """Compile as before, but look up the cache first."""
+                """Load or compile as before, with a cache object of the backend."""
                 adopt(self, attribute, function)
                 with scopes.look_up_scope(), few_collections():
                     return original(self, *args, **kwargs)
@@ -166,14 +166,14 @@ class Hooks:
         return __init__
 
 
-def _running_identity(running: dispatcher.Dispatcher) -> Compiled | None:
+def _running_identity(running: dispatcher.Dispatcher) -> CodeIdentity | None:
     """Return the identity of the code that a dispatcher is compiling, or None if the function has no identity."""
     try:
         options = fingerprint_of_value({**running.targetoptions}, "the options of a function that is being compiled")
         content = fingerprint(running.py_func)
     except Unidentifiable:
         return None
-    return Compiled(f"{content.content} {options}", content.lines)
+    return CodeIdentity(f"{content.content} {options}", content.lines)
 
 
 def _load_once(cache: Any, replacement: Any, collections: few_collections, sig: Any, target_context: Any) -> Any:

@@ -24,11 +24,11 @@ from compcache.numba.compilation.former_runs import former_implementation
 from compcache.numba.dispatch import Backend
 from compcache.numba.dispatch.gufunc_cache import GufuncCache
 from compcache.numba.entries.mapped_library import make_entry_point
-from compcache.numba.fingerprints.code_digest import file_of, plain_name
-from compcache.numba.fingerprints.implementations import is_asked_by_template, key_name, source_of_template
+from compcache.numba.fingerprints.code_digest import plain_name, reported_file
+from compcache.numba.fingerprints.implementations import is_overload_or_intrinsic, key_name, source_of_template
 from compcache.numba.hooks.replacements import Replacements
-from compcache.numba.identity.kept_results import note_unknown_result
-from compcache.numba.identity.linked import note_recompiled
+from compcache.numba.identity.kept_results import record_unknown_result
+from compcache.numba.identity.linked import record_recompiled
 from compcache.numba.lazy.garbage import few_collections
 from compcache.numba.lazy.raising import ModuleFilePath
 from compcache.numba.registered.library import is_library_module
@@ -44,16 +44,16 @@ _recorders = Replacements()
 
 
 def start_recording(*, from_the_start: bool) -> None:
-    """Record compilations from now on, if recording is off. `from_the_start` states that this process has compiled nothing so far."""
+    """Record compilations from now on. Unless Numba has compiled nothing (`from_the_start`), note the implementations that it has run."""
     if _recorders:
         return
-    libraries.note_recording(from_the_start=from_the_start)
+    libraries.begin_records(from_the_start=from_the_start)
     classes: list[type] = [] if from_the_start else [templates.AbstractTemplate]
     for cls in classes:  # the list grows by the subclasses
         classes += type.__subclasses__(cls)
         function = source_of_template(cls) if vars(cls).get("_impl_cache") else None
         if function is not None:
-            note_unknown_result(function)
+            record_unknown_result(function)
     _recorders.wrap(compiler, "compile_extra", _make_scope_wrapper(2))
     _recorders.wrap(compiler, "compile_internal", _make_scope_wrapper(3))
     numbering = bytecode.FunctionIdentity.__dict__["from_function"].__func__
@@ -63,7 +63,7 @@ def start_recording(*, from_the_start: bool) -> None:
     _recorders.wrap(templates._OverloadAttributeTemplate, "resolve", _wrap_template)
     _recorders.wrap(templates._OverloadMethodTemplate, "_resolve", _wrap_template)
     _recorders.wrap(templates._OverloadAttributeTemplate, "_resolve", _wrap_template)
-    _recorders.wrap(dispatcher.Dispatcher, "recompile", _run_before(note_recompiled))
+    _recorders.wrap(dispatcher.Dispatcher, "recompile", _run_before(record_recompiled))
     _recorders.wrap(context.CallStack, "finditer", _wrap_finditer)
     _recorders.wrap(context.BaseContext, "resolve_getattr", _run_before(_record_attribute))
     _recorders.wrap(context.BaseContext, "resolve_setattr", _run_before(_record_attribute))
@@ -150,7 +150,7 @@ def _make_scope_wrapper(position: int) -> Callable[[Any], Any]:
                 libraries.collect_dependencies(result.library, scope)
                 libraries.record_library(result.fndesc.llvm_func_name, result.library)
             stored = result if scope.miss is None else _store_result(scope.miss, result)
-            libraries.add_linked(result.library, scope.linked)
+            libraries.add_linked(result.library, scope.overload)
             return stored
 
         return compile_
@@ -261,7 +261,7 @@ def _wrap_from_function(original: Any) -> Any:
             identity.func, identity.code = read, read.__code__
         identity.unique_name = f"{identity.func_qualname}${identity.unique_id}"
         namespace = identity.func.__globals__
-        if file_of(identity.code, namespace):
+        if reported_file(identity.code, namespace):
             identity.filename = ModuleFilePath(identity.filename)
             identity.filename.module = str(namespace.get("__name__"))
         return identity
@@ -312,19 +312,19 @@ def _record_call(called: Any, *_: Any, **__: Any) -> None:
 
 
 def _record_template(template: Any) -> None:
-    """Record that the compiler tries a template, if the template is the user's and its implementations are not tried one by one."""
-    function, is_asked = _source_of(template if isinstance(template, type) else type(template))
-    if function is not None and not is_asked:
+    """Record that the compiler tries a template of the user, unless it is an overload or an intrinsic, which `_wrap_template` records."""
+    function, is_recorded = _source_of(template if isinstance(template, type) else type(template))
+    if function is not None and not is_recorded:
         scopes.record_run(function)
         scopes.record_accepted(function)
 
 
 def _source_of(cls: type) -> tuple[Any, bool]:
-    """Return the user's function behind a class of templates (None for Numba's), and whether its implementations are tried one by one."""
+    """Return the user's function behind a class of templates (None for Numba's), and whether it is an overload or an intrinsic."""
     try:
         return _sources[cls]
     except KeyError:
-        source = _sources[cls] = source_of_template(cls), is_asked_by_template(cls)
+        source = _sources[cls] = source_of_template(cls), is_overload_or_intrinsic(cls)
         return source
 
 

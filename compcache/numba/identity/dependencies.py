@@ -21,7 +21,7 @@ from compcache.numba.fingerprints.implementations import (
     stable_name,
     user_code_generator,
 )
-from compcache.numba.identity.extension_types import FOR_PACKAGES, content_of_type, name_of_type
+from compcache.numba.identity.extension_types import LIMITS_OF_CLASSES, content_of_type, name_of_type
 from compcache.numba.registered.package_files import digest_of_package
 from compcache.numba.registered.refusals import TooLarge, Unidentifiable, examines_program
 
@@ -34,7 +34,6 @@ __all__ = [
     "Dependency", "decode_names", "dependency_of", "dependency_of_generator", "dependency_of_type", "encode_names",
     "functions_compiled_for", "has_content", "is_current", "matching_names",
 ]  # fmt: skip
-
 
 #: The prefix of the content of an implementation that declined the argument types. The digest after it omits the values without an identity
 #: that the implementation can reach (`overlooks_members`). For example, every function that uses `len` asks every package that overloads
@@ -75,9 +74,9 @@ def matching_names(encoded_names: bytes) -> tuple[str, ...]:
 
 
 #: The limits for implementations of a package with files. Comparing the files is cheaper than examining more values.
-_LIMITS = Limits(10_000, FOR_PACKAGES.unnamed)
-#: The errors of implementations that cannot be compared, by name, number of implementations and mode. Examining all
-#: values that an implementation can reach takes seconds in some packages, and every compilation asks for the implementations.
+_LIMITS = Limits(10_000, LIMITS_OF_CLASSES.unnamed)
+#: The errors of implementations that cannot be compared, by name, number of implementations and `overlooks_members`. Examining all values
+#: that an implementation can reach takes seconds in some packages, and every compilation asks for the implementations.
 _known_errors: dict[tuple[str, int, bool], Unidentifiable] = {}
 #: The functions that are compiled for implementations, by the names of the implementations.
 _compiled: dict[str, tuple[FunctionPart, ...]] = {}
@@ -162,7 +161,7 @@ def _compute_fingerprint(package: str, registered: list[Implementation], *, over
     """
     reads_all = any(isinstance(implementation.function, type) for implementation in registered)  # templates have methods
     try:
-        limits = FOR_PACKAGES if reads_all else _LIMITS
+        limits = LIMITS_OF_CLASSES if reads_all else _LIMITS
         return fingerprint_of_implementations(registered, overlooks_members=overlooks_members, reads_all=reads_all, limits=limits)
     except TooLarge:
         if digest_of_package(package) is not None:

@@ -20,11 +20,11 @@ from compcache.numba.registered.refusals import Unidentifiable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["FOR_PACKAGES", "content_of_type", "name_of_type"]
+__all__ = ["LIMITS_OF_CLASSES", "content_of_type", "name_of_type"]
 
 _PREFIX = "type "
 #: The maximum numbers of values that are examined before the package's files are compared instead. Comparing files is cheaper.
-FOR_PACKAGES = Limits(1000, 300)
+LIMITS_OF_CLASSES = Limits(1000, 300)
 #: Digests of packages' files, by the names of types that can reach too many values, or a value that cannot be compared. Finding that out
 #: takes long in some packages.
 _by_files: dict[str, str] = {}
@@ -52,7 +52,7 @@ def content_of_type(name: str) -> str | None:
     package = classes[0].__module__.partition(".")[0]
     files = digest_of_package(package)
     try:
-        fingerprint = fingerprint_of_implementations(registered, reads_all=True, limits=None if files is None else FOR_PACKAGES)
+        fingerprint = fingerprint_of_implementations(registered, reads_all=True, limits=None if files is None else LIMITS_OF_CLASSES)
     except Unidentifiable:
         if files is None:
             raise

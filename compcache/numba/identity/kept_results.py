@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.description import Description
 
 __all__ = [
-    "Result", "are_results_valid", "decode_results", "digest_arguments", "encode_results", "former_result", "note_results",
-    "note_unknown_result",
+    "Result", "are_results_valid", "decode_results", "digest_arguments", "encode_results", "former_result", "record_results",
+    "record_unknown_result",
 ]  # fmt: skip
 
 
@@ -60,7 +60,7 @@ def digest_arguments(function: Any, args: Iterable[Any], kws: Mapping[str, Any])
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def note_results(results: Iterable[Result]) -> None:
+def record_results(results: Iterable[Result]) -> None:
     """Record results that this process has, or would have if it had compiled the code that it has loaded."""
     registry.refresh()
     for (name, content), arguments in results:
@@ -79,7 +79,7 @@ def former_result(function: Any, arguments: str) -> Dependency | None:
     return Dependency(stable_name(function), content) if content and arguments else None
 
 
-def note_unknown_result(function: Any) -> None:
+def record_unknown_result(function: Any) -> None:
     """Record that Numba has kept a result of an implementation whose content was not recorded when it ran."""
     _unknown.add(stable_name(function))
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from compcache.numba.fingerprints.walk import FunctionPart
 
-__all__ = ["Identity", "flags_text", "identify", "made_objects_in", "signature_text", "type_name", "type_text"]
+__all__ = ["Identity", "distinguishing_objects", "flags_text", "identify", "signature_text", "type_name", "type_text"]
 
 _MAX_SHOWN = 400
 
@@ -34,7 +34,7 @@ class Identity(NamedTuple):
         lines: the digest of the source lines.
         name: the module and the qualified name of the function.
         components: the components of the key by name, and further notes for display.
-        parts: the functions from which the key was computed, the function itself first, those of its arguments last.
+        parts: the functions and classes from which the key was computed, the function itself first, those of its arguments last.
     """
 
     key: str
@@ -75,7 +75,7 @@ def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], c
     name = full_name(function)
     shown_components = {"name": name, **components, **{f"read {where}": value for where, value in content.reads.items()}}
     parts = content.parts
-    for item in made_objects_in(getattr(sig, "args", sig)):
+    for item in distinguishing_objects(getattr(sig, "args", sig)):
         if isinstance(item, type):
             parts += (class_part(item),)
         else:
@@ -85,7 +85,7 @@ def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], c
     return Identity(state.hexdigest(), content.lines, name, shown_components, parts)
 
 
-def made_objects_in(parts: Iterable[Any], visited: frozenset[int] = frozenset()) -> Iterator[Any]:
+def distinguishing_objects(parts: Iterable[Any], visited: frozenset[int] = frozenset()) -> Iterator[Any]:
     """Yield the objects of the program that distinguish types of the same name: the dispatchers of jitted functions, and classes.
 
     `parts` are types, and parts of types. The dispatcher of its ``__init__`` stands for a jitclass. `visited` are the ids of the types that
@@ -100,9 +100,9 @@ def made_objects_in(parts: Iterable[Any], visited: frozenset[int] = frozenset())
         elif isinstance(item, (types.ClassType, types.ClassInstanceType)):
             yield item.jit_methods["__init__"]
         elif isinstance(item, types.BaseTuple):  # Numba finds the type of a named tuple by the name of its class
-            yield from made_objects_in(item.types, visited)
+            yield from distinguishing_objects(item.types, visited)
         elif isinstance(item, (tuple, list)):
-            yield from made_objects_in(item, visited)
+            yield from distinguishing_objects(item, visited)
         elif isinstance(item, types.Type) and id(item) not in visited and not is_plain_type(item):
             compared = item.key
             if compared == item.name:  # Numba compares the text, in which only addresses distinguish objects of the same name
@@ -111,7 +111,7 @@ def made_objects_in(parts: Iterable[Any], visited: frozenset[int] = frozenset())
                     if without_addresses(item.name) != item.name
                     else []
                 )
-            yield from made_objects_in([type(item), compared], visited | {id(item)})
+            yield from distinguishing_objects([type(item), compared], visited | {id(item)})
 
 
 def signature_text(sig: Any) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.numba.fingerprints.history import named_functions
 from compcache.numba.fingerprints.owners import hashed_reference, owner_of, ufunc_of
 from compcache.numba.identity.dependencies import Dependency, functions_compiled_for
-from compcache.numba.identity.key import made_objects_in, type_name
+from compcache.numba.identity.key import distinguishing_objects, type_name
 from compcache.numba.lazy.description import LINKED, LOOP
 from compcache.numba.registered.refusals import Unidentifiable
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.description import Description
 
 __all__ = [
-    "Linked", "Loop", "add_loops", "decode_linked", "encode_linked", "encode_loops", "is_linked", "linked_overload",
-    "note_linked", "note_recompiled", "take_linked",
+    "LinkedOverload", "Loop", "add_loops", "decode_linked", "encode_linked", "encode_loops", "is_linked", "linked_overload",
+    "record_linked", "record_recompiled", "take_linked",
 ]  # fmt: skip
 
 
-class Linked(NamedTuple):
+class LinkedOverload(NamedTuple):
     """An overload that is linked into code.
 
     Attributes:
@@ -61,13 +61,13 @@ class Loop(NamedTuple):
     types: str
 
 
-#: The overloads that are linked into loaded code, by the dispatcher or function (`Linked.owner`): their digests and `Linked.given`.
+#: The overloads that are linked into loaded code, by the dispatcher or function (`LinkedOverload.owner`): the digest and `given` of each.
 #: Overloads that were compiled since are omitted, and None stands for a dispatcher whose overloads Numba compiles from present values.
 _linked: weakref.WeakKeyDictionary[Any, set[tuple[str, tuple[weakref.ref[Any], ...]]] | None] = weakref.WeakKeyDictionary()
 
 
-def linked_overload(function: Any, dispatcher: Any, args: Iterable[Any]) -> Linked:
-    """Return the overload of a function for these argument types; with the digest "" if a type has no identity by content.
+def linked_overload(function: Any, dispatcher: Any, args: Iterable[Any]) -> LinkedOverload:
+    """Return the overload of a function for these argument types; with the digest "" if a type has no name.
 
     `dispatcher` is a dispatcher, or the object that compiles for it; None if the compiler itself compiles the function.
     """
@@ -76,12 +76,12 @@ def linked_overload(function: Any, dispatcher: Any, args: Iterable[Any]) -> Link
     try:
         text = f"CPUDispatcher ({', '.join(map(type_name, args))}) -> ?"
     except Unidentifiable:
-        return Linked(weakref.ref(function), owner, "")
-    given = tuple([hashed_reference(item if isinstance(item, type) else owner_of(item)) for item in made_objects_in(args)])
-    return Linked(weakref.ref(function), owner, blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest(), given)
+        return LinkedOverload(weakref.ref(function), owner, "")
+    given = tuple([hashed_reference(item if isinstance(item, type) else owner_of(item)) for item in distinguishing_objects(args)])
+    return LinkedOverload(weakref.ref(function), owner, blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest(), given)
 
 
-def note_linked(overloads: Iterable[Linked]) -> None:
+def record_linked(overloads: Iterable[LinkedOverload]) -> None:
     """Record overloads that are linked into loaded code."""
     for overload in overloads:
         owner = overload.owner()
@@ -90,29 +90,29 @@ def note_linked(overloads: Iterable[Linked]) -> None:
             known.add(overload[2:])
 
 
-def is_linked(overload: Linked) -> bool:
+def is_linked(overload: LinkedOverload) -> bool:
     """Return whether loaded code contains an overload that this process has neither compiled nor loaded since."""
     return not _forms(overload).isdisjoint(_linked.get(overload.owner()) or ())
 
 
-def take_linked(overload: Linked) -> bool:
+def take_linked(overload: LinkedOverload) -> bool:
     """Return what `is_linked` returns, and forget the overload, because this process compiles it now."""
     was_linked = is_linked(overload)
     (_linked.get(overload.owner()) or set()).difference_update(_forms(overload))
     return was_linked
 
 
-def _forms(overload: Linked) -> set[tuple[str, tuple[weakref.ref[Any], ...]]]:
-    """Return the rows that stand for an overload in `_linked`: its own, and the one of version 1.0, which does not name what is given."""
+def _forms(overload: LinkedOverload) -> set[tuple[str, tuple[weakref.ref[Any], ...]]]:
+    """Return the rows that stand for an overload in `_linked`: its own, and that of version 1.0, which lacks `given`."""
     return {overload[2:], (overload.overload, ())}
 
 
-def note_recompiled(dispatcher: Any) -> None:
+def record_recompiled(dispatcher: Any) -> None:
     """Record that Numba compiles all overloads of a dispatcher from present values from now on, even if loaded code contains some."""
     _linked[owner_of(dispatcher)] = None
 
 
-def encode_linked(overloads: Iterable[Linked], used: Iterable[tuple[str, str]], functions: Functions) -> set[Dependency]:
+def encode_linked(overloads: Iterable[LinkedOverload], used: Iterable[tuple[str, str]], functions: Functions) -> set[Dependency]:
     """Return the dependencies for the overloads in the code of an entry.
 
     `functions` are the functions and classes in the code, in the order of their fingerprint, which is the same without Numba. `used` are
@@ -130,7 +130,7 @@ def encode_linked(overloads: Iterable[Linked], used: Iterable[tuple[str, str]], 
     return dependencies
 
 
-def decode_linked(description: Description, functions: Functions) -> frozenset[Linked]:
+def decode_linked(description: Description, functions: Functions) -> frozenset[LinkedOverload]:
     """Return the overloads in the code of a description. Overloads of functions that are not among the given functions are omitted."""
     linked = []
     for function, owner, rest in _decode_rows(description, LINKED, functions):
@@ -138,7 +138,7 @@ def decode_linked(description: Description, functions: Functions) -> frozenset[L
         places = literal_eval(text) if text else ()
         owners = {place: dispatcher for dispatcher, place in _number_owners(functions, description.used).items()} if places else {}
         if all(place in owners for place in places):
-            linked.append(Linked(function, owner, overload, tuple([owners[place] for place in places])))
+            linked.append(LinkedOverload(function, owner, overload, tuple([owners[place] for place in places])))
     return frozenset(linked)
 
 

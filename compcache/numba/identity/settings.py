@@ -31,7 +31,7 @@ def config_text() -> str:
 
 @functools.cache
 def versions_text() -> str:
-    """Return the versions of all software that affects compiled code."""
+    """Return the versions of Python, NumPy, Numba, llvmlite, LLVM and the format of keys."""
     import llvmlite
     import numba
     import numpy as np

@@ -87,7 +87,7 @@ def find_kernels(function: FunctionType) -> Any:
     if directory not in _caches:
         if not os.path.isdir(directory):
             return None
-        _require_same_owner(directory, file)
+        _require_trusted(directory, file)
         _caches[directory] = Cache(directory, readonly=True, trust=True, layers=())
     cache, name = _caches[directory], f"{function.__module__}.{function.__qualname__}"
     targets: list[Any] = []
@@ -102,7 +102,7 @@ def find_kernels(function: FunctionType) -> Any:
     return Kernels(function, targets) if targets else None
 
 
-def _require_same_owner(directory: str, file: str) -> None:
+def _require_trusted(directory: str, file: str) -> None:
     """Check that a directory of kernels is as trustworthy as the file of the module.
 
     For example, anybody can create a directory beside a script in /tmp.

@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["FUNCTION", "NUMBERS", "class_text", "is_derived_array", "learn_numpy", "scalar_name", "type_text"]
+__all__ = ["FUNCTION", "NUMBERS", "class_text", "is_derived_array", "learn_numpy", "scalar_name", "type_text_of_value"]
 
 #: The types of numbers, as Numba prints them.
 NUMBERS = (
@@ -38,7 +38,7 @@ def learn_numpy(*, is_needed: bool = False) -> None:
 
     Raise `ImportError` if NumPy is needed and not installed, or compcache does not support the layout of its arrays.
     """
-    global _known_to_native  # noqa: PLW0603 - NumPy is one per process
+    global _known_to_native  # noqa: PLW0603 - a process has one NumPy
     if is_needed:
         __import__("numpy")
     numpy = sys.modules.get("numpy")
@@ -53,7 +53,7 @@ def learn_numpy(*, is_needed: bool = False) -> None:
     _known_to_native = True
 
 
-def type_text(value: Any, omitted: object, functions: list[Any]) -> str:
+def type_text_of_value(value: Any, omitted: object, functions: list[Any]) -> str:
     """Return the text of an argument's type, in Numba's notation. The object `omitted` marks an omitted argument.
 
     Jitted functions are appended to the list `functions`, because each of them has its own type.
@@ -67,7 +67,7 @@ def type_text(value: Any, omitted: object, functions: list[Any]) -> str:
     if known_text is not None:
         return known_text
     if isinstance(value, tuple):
-        inner = ", ".join([type_text(item, omitted, functions) for item in value])
+        inner = ", ".join([type_text_of_value(item, omitted, functions) for item in value])
         return f"{class_text(kind)}({inner})"
     numpy = sys.modules.get("numpy")
     if numpy is not None and (kind is numpy.ndarray or is_derived_array(value, numpy)):

@@ -103,7 +103,7 @@ def unpickle(address: int, data: bytes) -> Any:
 
     Code that returns an array contains the pickle of its class.
     """
-    value = _unpickled.get((address, data), _unpickled)
+    value = _unpickled.get((address, data), _unpickled)  # no value is the dictionary itself
     if value is _unpickled:
         value = _unpickled[address, data] = _unpickle(data)
     return value

@@ -28,7 +28,7 @@ LOOP = "loop "
 RESULT = "result "
 #: The kinds of code: machine code in the image, or object code as Numba serializes it.
 KIND_IMAGE, KIND_OBJECT = 1, 2
-#: The bytes of the size of one part.
+#: The number of bytes in which the size of a part is encoded.
 _SIZE = 4
 #: The shape of the conditions: CPU, digest of lines, dependencies, names that were looked up, and implementations that matched these names.
 _CHECKED = "(uu[(uu)]b[u])"
@@ -91,7 +91,7 @@ class Description:
 
     Attributes:
         cpu: the CPU and features that the user had chosen, or "".
-        lines: the digests of the source lines and of their files, in this order, as far as the code reports them.
+        lines: the digests of the source lines and of the paths of their files, in this order, as far as the code reports them.
         dependencies: the name and the content of each implementation that the compiler used and the key does not cover; also the entries of
             the overloads that are linked into the code (`LINKED`), loops of ufuncs (`LOOP`), and what implementations returned (`RESULT`).
         asked: the names by which the compiler looked up implementations (`encode_names`).

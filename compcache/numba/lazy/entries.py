@@ -26,14 +26,16 @@ if TYPE_CHECKING:
     from compcache.cache import Cache
     from compcache.numba.fingerprints.content import Content
 
-__all__ = ["RECORD", "START", "Key", "Loaded", "Record", "count_hit", "find_fields", "find_record", "key_of", "load_entry", "open_cache"]
+__all__ = [
+    "RECORD", "START", "Key", "LoadedCode", "Record", "count_hit", "find_fields", "find_record", "key_of", "load_entry", "open_cache",
+]  # fmt: skip
 
 
 class Key:
-    """The name under which the record of an overload is stored.
+    """The key of an overload for starts without Numba.
 
     Attributes:
-        name: the name.
+        name: the name under which the record of the overload is stored.
         base_name: the name for records of code that reports no source lines.
         content: the content of the function.
         functions: the jitted functions among the arguments.
@@ -79,7 +81,7 @@ class Record:
         return self.entry, self.lines, self.implementations, self.wrapper, self.environments
 
 
-class Loaded:
+class LoadedCode:
     """Compiled code in this process.
 
     Attributes:
@@ -180,12 +182,12 @@ def find_fields(cache: Cache, name: str, shape: str) -> Any:
         return None
 
 
-def load_entry(cache: Cache, record: Record) -> Loaded | None:
+def load_entry(cache: Cache, record: Record) -> LoadedCode | None:
     """Map the code of a record until the process ends, and create its environments.
 
     Return the code, or None if the entry does not exist or is not valid in this process.
 
-    Raise `NotLazy` if only Numba can provide a symbol or constant of the code.
+    Raise `NotLazy` if the stored constants are not a list. Code that unpickles a constant may raise any exception.
     """
     request = Request(record.lines, implementations=record.implementations)
     try:
@@ -204,13 +206,13 @@ def load_entry(cache: Cache, record: Record) -> Loaded | None:
     address = target(record.wrapper)
     if not address:
         return None
-    loaded = Loaded(address, tuple(owners), record)
+    loaded = LoadedCode(address, tuple(owners), record)
     _mapped_code.append(loaded)
     return loaded
 
 
 #: All loaded code. It stays mapped, as in Numba, because memory that it has allocated may refer to it.
-_mapped_code: list[Loaded] = []
+_mapped_code: list[LoadedCode] = []
 
 
 def _unpickle_constants(pickled: bytes) -> list[Any]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from compcache.numba.fingerprints import STATE
 from compcache.numba.fingerprints.code_digest import replaced_defaults_reason
-from compcache.numba.fingerprints.history import has_old_code, note_code
+from compcache.numba.fingerprints.history import first_with_old_code, record_code
 from compcache.numba.lazy import _dispatch, has_numba
-from compcache.numba.lazy.argument_types import learn_numpy, type_text
+from compcache.numba.lazy.argument_types import learn_numpy, type_text_of_value
 from compcache.numba.lazy.entries import count_hit, find_record, key_of, load_entry, open_cache
 from compcache.numba.lazy.stand_ins import is_probe
-from compcache.numba.lazy.state import State, state_of
+from compcache.numba.lazy.state import State, lazy_state_of
 from compcache.numba.registered.refusals import NotLazy, examines_program
 
 TYPE_CHECKING = False
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from compcache.numba.lazy.entries import Loaded
+    from compcache.numba.lazy.entries import LoadedCode
 
 __all__ = ["LazyFunction", "is_lazy_function", "make_lazy_function"]
 
@@ -61,7 +61,7 @@ class LazyFunction:
 
     def __getattr__(self, name: str) -> Any:
         if name in _FUNCTION_ATTRIBUTES:
-            return getattr(state_of(self).function, name)
+            return getattr(lazy_state_of(self).function, name)
         if _dispatch.get_real(self) is None and is_probe(name):
             raise AttributeError(f"'CPUDispatcher' object has no attribute {name!r}")
         if name.startswith("__") and not has_numba() and name not in _DISPATCHER_ATTRIBUTES:
@@ -100,16 +100,16 @@ class LazyFunction:
 
     def _compcache_is_declaration(self, function: Any) -> bool:
         """Return whether this object is the declaration of a function with signatures."""
-        state = state_of(self)
+        state = lazy_state_of(self)
         return state.function is function and state.signatures is not None
 
     def _compcache_content(self, walk: Any) -> None:
         """Feed the data of the function that compiled code can use."""
-        state_of(self)._compcache_content(walk)
+        lazy_state_of(self)._compcache_content(walk)
 
     def _compcache_owner(self) -> State:
         """Return the object that stands for the function's dispatcher, whether Numba has created it or not."""
-        return state_of(self)
+        return lazy_state_of(self)
 
     def _compcache_attributes(self) -> dict[str, Any]:
         """Return the attributes that code can read from this object, and that the program may have set."""
@@ -158,12 +158,12 @@ def is_lazy_function(value: Any) -> bool:
 
 def _make_real(function: Any) -> Any:
     """Return Numba's dispatcher of a lazy function, which is created if necessary."""
-    return state_of(function).make_real(function)
+    return lazy_state_of(function).make_real(function)
 
 
 def _call(function: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """Run a call with stored code, or with Numba's dispatcher if there is none that can be used without Numba."""
-    state = state_of(function)
+    state = lazy_state_of(function)
     reason = state.reason  # `imports` reads it from this frame
     if not reason and not has_numba():
         try:
@@ -190,7 +190,7 @@ def _load_for_call(function: Any, state: State, positional: tuple[Any, ...], key
         return False
     native_types, arguments = encoded
     functions: list[Any] = []
-    texts = [type_text(argument, function, functions) for argument in arguments]
+    texts = [type_text_of_value(argument, function, functions) for argument in arguments]
     if state.signatures is None:
         loaded = _load_overload(state, ", ".join(texts), functions)
     else:
@@ -202,7 +202,7 @@ def _load_for_call(function: Any, state: State, positional: tuple[Any, ...], key
     return True
 
 
-def _load_overload(state: State, types: str, functions: list[Any]) -> Loaded | None:
+def _load_overload(state: State, types: str, functions: list[Any]) -> LoadedCode | None:
     """Return the code for these argument types. The first such call loads it, and counts a hit. Return None if no usable code is stored.
 
     Raise `NotLazy` if only Numba can run the call.
@@ -211,7 +211,7 @@ def _load_overload(state: State, types: str, functions: list[Any]) -> Loaded | N
     if name in state.loaded:
         return state.loaded[name][0]
     key = key_of(state.function, state.key_options, types, functions)
-    if has_old_code(key.content.reads):
+    if first_with_old_code(key.content.reads):
         return None  # Numba would link the code that this process ran earlier
     cache = open_cache()
     record = find_record(cache, key) if cache is not None else None
@@ -219,7 +219,7 @@ def _load_overload(state: State, types: str, functions: list[Any]) -> Loaded | N
     if loaded is None or has_numba():
         return None
     state.loaded[name] = loaded, key
-    note_code(key.content.reads, [loaded.record])
+    record_code(key.content.reads, [loaded.record])
     count_hit()
     return loaded
 

@@ -36,10 +36,10 @@ class _Thresholds:
         self.own: tuple[int, ...] = ()
         self.applied: tuple[int, ...] = ()
 
-    def count(self, number: int, *, lasting: bool) -> None:
-        """Count a block (of the kind `lasting`) that begins (`number` 1) or ends (-1), and set the thresholds."""
+    def count(self, change: int, *, lasting: bool) -> None:
+        """Change the number of running blocks of a kind by 1 or -1, and set the thresholds. `lasting` is the kind, an index of `blocks`."""
         with self._guard:
-            self.blocks[lasting] += number
+            self.blocks[lasting] += change
             current = gc.get_threshold()
             if current != self.applied:
                 self.own = current  # the program has set new thresholds

@@ -6,7 +6,7 @@ import sys
 from functools import partial
 
 from compcache.interrupts import suppress
-from compcache.numba.fingerprints.stand_ins import note_real, register_prange
+from compcache.numba.fingerprints.stand_ins import record_real, register_prange
 from compcache.numba.lazy import has_numba, when_imported
 from compcache.numba.registered.marks import is_marked
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "COPIED", "LazyObject", "LazyWrapper", "are_decorators_replaced", "is_probe", "names_in_code", "note_replaced_decorators",
-    "numba_decorator", "numbas_object", "original", "prange", "real_numba", "replace_stand_ins",
+    "COPIED", "LazyObject", "LazyWrapper", "are_decorators_replaced", "is_probe", "names_in_code", "numba_decorator", "numbas_object",
+    "original", "prange", "real_numba", "record_replaced_decorators", "replace_stand_ins",
 ]  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def numba_decorator(name: str) -> Any:
     return _decorators.get(name) or getattr(numba, name)
 
 
-def note_replaced_decorators(decorators: dict[str, Any]) -> None:
+def record_replaced_decorators(decorators: dict[str, Any]) -> None:
     """Record Numba's own decorators, which were replaced. `decorators` is empty if they were restored."""
     _decorators.clear()
     _decorators.update(decorators)
@@ -247,5 +247,5 @@ def numbas_object(lazy: LazyObject) -> Any:
                 real = lazy._compcache_make()
             finally:
                 _in_creation.discard(id(lazy))
-            object.__setattr__(lazy, "_made", note_real(real, lazy))
+            object.__setattr__(lazy, "_made", record_real(real, lazy))
     return real

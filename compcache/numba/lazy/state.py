@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from compcache.numba.fingerprints.fixed_code import Compiled
-    from compcache.numba.lazy.entries import Key, Loaded
+    from compcache.numba.fingerprints.fixed_code import CodeIdentity
+    from compcache.numba.lazy.entries import Key, LoadedCode
 
-__all__ = ["State", "state_of"]
+__all__ = ["State", "lazy_state_of"]
 
 _VARIADIC, _KEYWORDS = 0x04, 0x08  # flags of code objects: *args, **kwargs
-_GENERATOR = 0x20 | 0x80 | 0x200
+_GENERATOR = 0x20 | 0x80 | 0x200  # generators and coroutines
 #: Options that only Numba supports.
 _OPTIONS_FOR_NUMBA = frozenset(("forceobj", "pipeline_class", "no_cpython_wrapper", "no_cfunc_wrapper", "target", "locals"))
 #: The targets of ufuncs that can run without Numba.
@@ -66,11 +66,11 @@ class State:
         self.options = options
         self.defaults = defaults_of(function)
         self.make_real = make_real
-        self.loaded: dict[str, tuple[Loaded, Key]] = {}
+        self.loaded: dict[str, tuple[LoadedCode, Key]] = {}
         self.reason = _reason_for_numba(function, decorator, signatures, options)
         self.key: Key | None = None
         self.declared: Any = None
-        self.compiled: list[Compiled] | None = None
+        self.compiled: list[CodeIdentity] | None = None
 
     @property
     def requests_caching(self) -> bool:
@@ -157,13 +157,13 @@ def _type_texts(types: dict[str, Any]) -> dict[str, str | None]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether an option's value is a string, a number or a collection of these, so that its text identifies it."""
+    """Return whether the text of an option's value identifies it: of a plain value, or a set or tuple of texts and integers."""
     if isinstance(value, (set, frozenset, tuple)):
         return all(isinstance(item, (str, int)) for item in value)
     return type(value) in _PLAIN
 
 
-def state_of(function: Any) -> State:
+def lazy_state_of(function: Any) -> State:
     """Return the state of a lazy function."""
     state: State = function.__dict__[STATE]
     return state

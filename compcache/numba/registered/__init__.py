@@ -10,10 +10,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Registered", "note_jitable", "note_overload", "registered_for"]
+__all__ = ["Registrations", "record_jitable", "record_overload", "registered_for"]
 
 
-class Registered:
+class Registrations:
     """The registrations for a plain function.
 
     Attributes:
@@ -30,24 +30,24 @@ class Registered:
         self.options_of_jitable: list[dict[str, Any]] = []
 
 
-_table: dict[int, Registered] = {}
+_table: dict[int, Registrations] = {}
 
 
-def _registrations_of(function: Any) -> Registered:
+def _registrations_of(function: Any) -> Registrations:
     """Return the registrations of a function. The first call creates them."""
-    return _table.setdefault(id(function), Registered(function))
+    return _table.setdefault(id(function), Registrations(function))
 
 
-def note_overload(function: Any, implementation: Any, options: dict[str, Any]) -> None:
+def record_overload(function: Any, implementation: Any, options: dict[str, Any]) -> None:
     """Record an overload of a plain function."""
     _registrations_of(function).overloads.append((implementation, options))
 
 
-def note_jitable(function: Any, options: dict[str, Any]) -> None:
+def record_jitable(function: Any, options: dict[str, Any]) -> None:
     """Record that compiled code may call a plain function, with the options of this registration."""
     _registrations_of(function).options_of_jitable.append(options)
 
 
-def registered_for(function: Any) -> Registered | None:
+def registered_for(function: Any) -> Registrations | None:
     """Return the registrations for a plain function, or None if the function has no registrations."""
     return _table.get(id(function))

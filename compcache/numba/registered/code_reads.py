@@ -201,7 +201,7 @@ def _decode_instructions(code: CodeType) -> Iterator[tuple[int, int]]:
 def imported_reads(code: CodeType) -> Iterator[tuple[str, tuple[tuple[str, ...], ...] | None]]:
     """Yield the modules that a code object imports, each with the chains of attributes that are read from it.
 
-    The chains are None if the import is relative, or if the code also uses the module in another way and may therefore read any attribute.
+    The chains are None for a relative import and `import a.b as c`, and if the code uses the module in ways that may read any attribute.
     """
     if opmap["IMPORT_NAME"] not in code.co_code[::2]:
         return

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["CythonFunction", "describe_ctypes_function", "function_and_signature_of", "function_at"]
 
 _API = "__pyx_capi__"
-_capsules: list[Any] = []
+_readers: list[Any] = []
 #: The capsules that all modules exported when they were last read, by module; and the functions among the capsules, by address.
 _latest: list[dict[Any, Any]] = [{}, {}]
 
@@ -136,11 +136,11 @@ def _address_in(module: Any, name: str, type_: str) -> int:
 
 def _capsule_readers() -> list[Any]:
     """Return the functions of Python's C API that read the name and the pointer of a capsule."""
-    if not _capsules:
+    if not _readers:
         from ctypes import PYFUNCTYPE, c_char_p, c_void_p, py_object, pythonapi
 
-        _capsules.extend((
+        _readers.extend((
             PYFUNCTYPE(c_char_p, py_object)(("PyCapsule_GetName", pythonapi)),
             PYFUNCTYPE(c_void_p, py_object, c_char_p)(("PyCapsule_GetPointer", pythonapi)),
         ))  # fmt: skip
-    return _capsules
+    return _readers

@@ -50,7 +50,7 @@ def find_packages() -> tuple[str, bool, list[str]]:
             rows.append(f"{name}: {_distribution_digest(directory)}")
     missing = [name for name in _COMPILERS if name not in names]
     if missing:
-        raise NotLazy(f"the distribution {missing[0]} is not on sys.path: add its directory")
+        raise NotLazy(f"the distribution {missing[0]} is not on sys.path: install it, or add its directory")
     if os.path.exists(vector_library()):
         raise NotLazy(f"Numba uses Intel's vector library {vector_library()}, which compcache supports only with Numba: remove this file")
     return ", ".join(rows), len(names) > len(_COMPILERS), chosen

@@ -18,7 +18,7 @@ from opcode import opmap
 
 from compcache.numba.registered.code_reads import MISSING, cells_of, functions_in_member, is_part_of_hash, names_used_by, reads_of, resolve
 from compcache.numba.registered.library import CODE_GENERATORS, is_generator_module, is_library_module, module_name_of, qualified_name_of
-from compcache.numba.registered.reviewed import EVERYTHING, HELD, NAMES, NAMESPACE_ATTRIBUTES, PROCESS_FUNCTIONS
+from compcache.numba.registered.reviewed import EXTERNAL_STATE, NAMESPACE_ATTRIBUTES, PROCESS_FUNCTIONS, REVIEWED_MODULES, REVIEWED_NAMES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def external_state_of(value: Any) -> str:
         known_item, known_state = _known.get(id(item), (None, ""))
         reason = known_state if known_item is item else _find_external_state(item, examined, waiting)
         if not reason and len(examined) > _MAX_VALUES:
-            reason = f"more than {_MAX_VALUES} values, one of them {full_name_of(item)}"
+            reason = f"more than {_MAX_VALUES} values, one of them {describe(item)}"
         if reason:
             _known[id(value)] = value, reason
             return reason
@@ -81,8 +81,8 @@ class _ExternalStateError(Exception):
     """Raised if an object reads external state. The message describes this state."""
 
 
-def full_name_of(value: Any) -> str:
-    """Return the module and the qualified name of an object, or of its class if it has no name; for a module, its name."""
+def describe(value: Any) -> str:
+    """Return the full name of an object. An object without a name gets the full name of its class."""
     if isinstance(value, types.ModuleType):
         return value.__name__
     name = qualified_name_of(value)
@@ -92,20 +92,20 @@ def full_name_of(value: Any) -> str:
 def is_reviewed(module: str, name: str) -> bool:
     """Return whether a name in a module, or with "" the module itself, was reviewed and found to be pure.
 
-    All names in a module of a code generator are pure, unless the module reads external state.
+    All names in a module of a library that generates code are pure, unless the module reads external state.
     """
     top = name.partition(".")[0]
     module = module.replace("numpy.core.", "numpy._core.")  # the name in NumPy 1
-    exceptions = EVERYTHING.get(module)
+    exceptions = REVIEWED_MODULES.get(module)
     if exceptions is not None:
         return top not in exceptions.split()
-    if top in NAMES.get(module, "").split():
+    if top in REVIEWED_NAMES.get(module, "").split():
         return True
     return is_generator_module(module) and not reads_external_state(module)
 
 
 def reads_external_state(name: str) -> bool:
-    """Return whether a module of a code generator, or an object in it, given by its full name, reads the process, the host or files."""
+    """Return whether a module of a library that generates code, or an object in it, reads the process, the host or files."""
     top, *parts = name.split(".")
     excluded = CODE_GENERATORS.get(top, ())
     return any(f"{name}.".startswith(f"{other}.") for other in excluded) or (bool(excluded) and not PROCESS_FUNCTIONS.isdisjoint(parts))
@@ -135,7 +135,7 @@ def _referenced_objects(value: Any) -> Iterator[Any]:  # noqa: C901 - one branch
         yield value._implementation
     elif isinstance(value, _STATES):
         is_variable = isinstance(value, ContextVar)
-        raise _ExternalStateError(f"the context variable {value.name!r}" if is_variable else f"thread-local data ({full_name_of(value)})")
+        raise _ExternalStateError(f"the context variable {value.name!r}" if is_variable else f"thread-local data ({describe(value)})")
     elif not isinstance(value, _PLAIN):
         yield type(value)
 
@@ -145,7 +145,7 @@ def _owner_of_c_function(value: Any) -> Iterator[Any]:
     owner = getattr(value, "__objclass__", None) or getattr(value, "__self__", None)
     if owner is None or isinstance(owner, types.ModuleType):
         if not is_reviewed(module_name_of(value) or "", value.__name__):
-            raise _ExternalStateError(full_name_of(value))
+            raise _ExternalStateError(describe(value))
     else:
         yield owner if isinstance(owner, type) else type(owner)
 
@@ -162,12 +162,12 @@ def _objects_read_by_class(cls: type) -> Iterator[Any]:
         if base is not object and not is_reviewed(base.__module__, base.__qualname__) and not is_plain_error:
             for item in vars(base).values():
                 if isinstance(item, _DESCRIPTORS) and getattr(item, "__name__", "") != "__new__":
-                    raise _ExternalStateError(full_name_of(base))  # the class is written in C
+                    raise _ExternalStateError(describe(base))  # the class is written in C
                 yield from functions_in_member(item)
 
 
 def _objects_read_by_function(function: Any) -> Iterator[Any]:
-    """Yield the objects to which a function's defaults, closure and code refer.
+    """Yield the callable defaults of a function, and the objects to which its closure and code refer.
 
     Of reviewed functions, and of the `__new__` of named tuples, yield nothing.
 
@@ -180,10 +180,10 @@ def _objects_read_by_function(function: Any) -> Iterator[Any]:
     if str(module).startswith("namedtuple_"):  # the `__new__` of named tuples has its own namespace
         return
     if not is_library_module(module) or reads_external_state(str(module)):
-        raise _ExternalStateError(full_name_of(function))
+        raise _ExternalStateError(describe(function))
     yield from filter(callable, function.__defaults__ or ())
     yield from [value for _, value in cells_of(function) if value is not MISSING]
-    yield from _objects_read_by_code(function.__code__, namespace, _globals_assigned_in(str(module)), full_name_of(function))
+    yield from _objects_read_by_code(function.__code__, namespace, _globals_assigned_in(str(module)), describe(function))
 
 
 def _objects_read_by_code(code: types.CodeType, namespace: dict[str, Any], state: frozenset[str], name: str) -> Iterator[Any]:
@@ -208,7 +208,7 @@ def _objects_read_by_code(code: types.CodeType, namespace: dict[str, Any], state
             yield value
     for imported in reads.imports:
         module = sys.modules.get(imported) or sys.modules.get(f"{namespace.get('__package__')}.{imported}")
-        if module is None and imported not in EVERYTHING:
+        if module is None and imported not in REVIEWED_MODULES:
             raise _ExternalStateError(f"the module {imported} in {name}")
         attributes = {} if module is None else vars(module)
         yield from [attributes[attribute] for attribute in reads.attributes if attribute in attributes]
@@ -218,11 +218,11 @@ def _objects_read_by_code(code: types.CodeType, namespace: dict[str, Any], state
 
 
 def is_external_state(value: Any) -> bool:
-    """Return whether a value is one of those in `HELD`, which represent state outside of the program's code."""
+    """Return whether a value is one of those in `EXTERNAL_STATE`, which represent state outside of the program's code."""
     return value is not None and any(getattr(sys.modules.get(module), name, None) is value for module, _, name in _PLACES_OF_STATE)
 
 
-_PLACES_OF_STATE = [name.rpartition(".") for name in HELD]
+_PLACES_OF_STATE = [name.rpartition(".") for name in EXTERNAL_STATE]
 
 
 def _globals_assigned_in(module: str) -> frozenset[str]:

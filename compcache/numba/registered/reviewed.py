@@ -8,12 +8,13 @@ Therefore a function that a later version of Python or NumPy adds is refused unt
 from __future__ import annotations
 
 __all__ = [
-    "DIFFERING", "EVERYTHING", "HELD", "NAMES", "NAMESPACE_ATTRIBUTES", "NOT_IN_KEYS", "PROCESS_FUNCTIONS", "REGISTERED",
+    "DIFFERING_VALUES", "EXTERNAL_STATE", "NAMESPACE_ATTRIBUTES", "NOT_IN_KEYS", "PROCESS_FUNCTIONS", "REGISTERED_CLASSES",
+    "REVIEWED_MODULES", "REVIEWED_NAMES",
 ]  # fmt: skip
 
 #: Modules whose names are all listed, except for the names that follow, separated by spaces. The exceptions read files, settings, frames or
 #: the names of a namespace, they return what a program has registered, or they return an address or the hash seed of the process.
-EVERYTHING = {
+REVIEWED_MODULES = {
     "_abc": "", "_ast": "", "_bisect": "", "_collections": "", "_collections_abc": "", "_functools": "", "_heapq": "",
     "_operator": "", "_sre": "",
     "_ctypes": "FreeLibrary LoadLibrary PyObj_FromPtr addressof call_cdeclfunction call_function dlclose dlopen dlsym get_errno"
@@ -29,7 +30,7 @@ EVERYTHING = {
     "weakref": "finalize getweakrefcount getweakrefs", "zlib": "",
 }  # fmt: skip
 #: The listed names of other modules, separated by spaces.
-NAMES = {
+REVIEWED_NAMES = {
     "_blake2": "blake2b blake2s", "_codecs": "decode encode", "_contextvars": "Context ContextVar copy_context Token",
     "_hashlib": "HASH new openssl_md5 openssl_sha1 openssl_sha224 openssl_sha256 openssl_sha384 openssl_sha512",
     "_io": "BytesIO StringIO _BufferedIOBase _IOBase _TextIOBase",
@@ -65,20 +66,20 @@ NAMES = {
     "numpy.dtypes": "StringDType", "numpy.lib": "add_docstring", "numpy.lib.array_utils": "normalize_axis_index",
 }  # fmt: skip
 #: Values in libraries that represent a state outside of the program's code, by module and name.
-HELD = frozenset((
+EXTERNAL_STATE = frozenset((
     "gc.callbacks", "gc.garbage", "linecache.cache", "os.environ", "os.environb", "sys.modules", "sys.stdin",
     "sys.__stdin__", "sys.path_importer_cache", "sys.last_traceback", "sys.last_value", "sys.meta_path", "sys.path_hooks",
     "typing._overload_registry",
 ))  # fmt: skip
 #: Values in libraries that differ between processes, and on which no result depends. `dispatch_cache` is what `singledispatch` remembers.
-DIFFERING = frozenset(("functools.dispatch_cache", "logging._startTime", "tokenize.PseudoToken"))
-#: Functions of code generators whose results depend on the process or host. Numba exports them from several modules.
+DIFFERING_VALUES = frozenset(("functools.dispatch_cache", "logging._startTime", "tokenize.PseudoToken"))
+#: Functions of libraries that generate code whose results depend on the process or host. Numba exports them from several modules.
 PROCESS_FUNCTIONS = frozenset((
     "address_of_symbol", "get_default_triple", "get_host_cpu_features", "get_host_cpu_name", "get_num_threads", "get_parallel_chunksize",
     "get_process_triple", "get_thread_id", "set_num_threads", "set_parallel_chunksize", "threading_layer",
 ))  # fmt: skip
 #: The classes that libraries register with abstract classes of libraries when they are imported.
-REGISTERED = {
+REGISTERED_CLASSES = {
     "collections.abc.ByteString": "builtins.bytearray builtins.bytes",
     "collections.abc.ItemsView": "builtins.dict_items",
     "collections.abc.KeysView": "builtins.dict_keys",

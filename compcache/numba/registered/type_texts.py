@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["SCALARS", "array_text", "signature_text", "text_of", "tuple_text"]
+__all__ = ["SCALARS", "array_text", "signature_expression", "text_of", "tuple_text"]
 
 #: Types that Numba prints in another way than it names them.
 _NAMES = {"bool": "boolean", "void*": "voidptr"}
@@ -58,7 +58,7 @@ def _text_of_numba_type(value: Any) -> str | None:
         return _NAMES.get(text, text)
     if name in _PARTS and getattr(value, "initial_value", None) is None:
         parts = [getattr(value, part) for part in _PARTS[name]]
-        texts = [signature_text(part) if type(part).__name__.endswith("Signature") else text_of(part) for part in parts]
+        texts = [signature_expression(part) if type(part).__name__.endswith("Signature") else text_of(part) for part in parts]
         return f"{name}({', '.join(map(str, texts))})" if None not in texts else None
     if name == "Array":
         return _text_of_array(value)
@@ -74,10 +74,10 @@ def _text_of_array(value: Any) -> str | None:
     return array_text(dtype, value.ndim, value.layout, readonly=not value.mutable)
 
 
-def signature_text(value: Any) -> str | None:
+def signature_expression(value: Any) -> str | None:
     """Return the text of a signature, which may be a text, a signature of Numba, its stand-in, or a tuple of types.
 
-    The result is None for any other object, and for types without a text.
+    The result is None for any other object, for signatures of methods, and for types without a text.
     """
     kind = type(value)
     if kind is str:

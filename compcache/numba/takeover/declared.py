@@ -13,7 +13,7 @@ from compcache.errors import CompcacheError
 from compcache.numba.compilation import scopes
 from compcache.numba.dispatch.function_cache import FunctionCache
 from compcache.numba.entries.starts import are_settings_from_environment, argument_text, find_stored_entry, store_fields
-from compcache.numba.fingerprints.fixed_code import Compiled, fixed_code
+from compcache.numba.fingerprints.fixed_code import CodeIdentity, fixed_code
 from compcache.numba.fingerprints.history import named_functions
 from compcache.numba.lazy.argument_types import NUMBERS
 from compcache.numba.lazy.entries import key_of
@@ -84,7 +84,7 @@ def record_compiled_identities(state: State, dispatcher: Any, *, is_frozen: bool
         overloads = fixed_code(dispatcher, is_frozen=is_frozen)
     except Unidentifiable:
         overloads = None
-    state.compiled = None if overloads is None else [Compiled(code.key, code.lines, registered) for code in overloads]
+    state.compiled = None if overloads is None else [CodeIdentity(code.key, code.lines, registered) for code in overloads]
 
 
 def compile_and_record(state: State, backend: Backend, compile_all: Callable[[], None], make_fields: Callable[[], Any]) -> None:

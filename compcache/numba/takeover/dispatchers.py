@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints.code_digest import replaced_defaults_reason
 from compcache.numba.lazy import _dispatch
-from compcache.numba.lazy.state import state_of
+from compcache.numba.lazy.state import lazy_state_of
 from compcache.numba.takeover.lazy_dispatchers import apply_decorator, find_lazy_backend, unfinished
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def real_dispatcher(function: Any) -> Any:
     from compcache.numba.lazy import stand_ins
 
     stand_ins.real_numba()
-    state = state_of(function)
+    state = lazy_state_of(function)
     from numba.core.compiler_lock import global_compiler_lock
 
     with global_compiler_lock:
@@ -67,11 +67,12 @@ def _make_dispatcher_with_declared_defaults(state: State) -> Any:
 
 
 def _make_dispatcher(state: State) -> Any:
-    """Return a new dispatcher of Numba for the state of a lazy function, with the overloads that ran before."""
+    """Return a new dispatcher of Numba with the overloads that ran before. The caller removes the dispatcher from `unfinished`."""
+    # The reasons that the options of the decorator give begin with these words (`_reason_in_options`).
     only_numba_declares = state.reason and (state.signatures is not None or state.reason.startswith("the function is declared"))
     backend = None if only_numba_declares else find_lazy_backend()
-    if backend is None:  # the backend cannot be used, so Numba compiles as without it
-        return apply_decorator(state, state.signatures, caches=True)
+    if backend is None:  # Numba compiles as without the backend
+        return apply_decorator(state, state.signatures, use_numba_cache=True)
     if state.signatures is not None:
         from compcache.numba.takeover.declared import make_declared_dispatcher
 

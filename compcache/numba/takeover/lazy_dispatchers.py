@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from compcache.numba.fingerprints.owners import note_lazy_owner
+from compcache.numba.fingerprints.owners import record_lazy_owner
 from compcache.numba.lazy import installed_backend
 from compcache.numba.lazy.entries import open_cache
 from compcache.numba.lazy.stand_ins import numba_decorator, original
@@ -17,26 +17,25 @@ if TYPE_CHECKING:
 
 __all__ = ["apply_decorator", "find_lazy_backend", "unfinished"]
 
-
 #: Unfinished dispatchers by the id of the state. A function that refers to itself needs its dispatcher before the dispatcher is finished.
 #: Numba's compiler lock prevents other threads from reading this table.
 unfinished: dict[int, Any] = {}
 
 
-def apply_decorator(state: State, signatures: Iterable[str] | None = None, *, caches: bool = False) -> Any:
+def apply_decorator(state: State, signatures: Iterable[str] | None = None, *, use_numba_cache: bool = False) -> Any:
     """Return the result of Numba's own decorator for a function, with Numba's types in place of stand-ins in `locals`.
 
-    `signatures` are declared; None declares none. `caches` is whether Numba's own cache stores the function if the program has requested
-    caching.
+    `signatures` are declared; None declares none. `use_numba_cache` is whether Numba's own cache stores the function if the program has
+    requested caching.
     """
-    options = {name: value for name, value in state.options.items() if caches or name != "cache"}
+    options = {name: value for name, value in state.options.items() if use_numba_cache or name != "cache"}
     if "locals" in options:
         options["locals"] = {name: original(type_) for name, type_ in options["locals"].items()}
     args: list[Any] = [list(signatures)] if signatures is not None else []
     if state.decorator == "guvectorize":
         args.append(options.pop("signature"))
     dispatcher = numba_decorator(state.decorator)(*args, **options)(state.function)
-    note_lazy_owner(dispatcher, state)
+    record_lazy_owner(dispatcher, state)
     return dispatcher
 
 
@@ -50,7 +49,7 @@ def find_lazy_backend() -> Backend | None:
         The installed backend. If no backend is installed, a backend on the default cache, which is created on the first call; None if this
         version of Numba is not supported, or if the default cache cannot be opened.
     """
-    global _private_backend  # noqa: PLW0603 - Numba is one per process
+    global _private_backend  # noqa: PLW0603 - a process has one Numba
     from compcache.numba.versions import warn_if_unsupported
 
     installed: Backend | None = installed_backend()

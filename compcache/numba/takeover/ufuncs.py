@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from compcache.numba.declarations.ufuncs import Loop
+    from compcache.numba.declarations.ufuncs import LoadedLoop
     from compcache.numba.dispatch import Backend
     from compcache.numba.entries.starts import Entry
     from compcache.numba.lazy.entries import Key
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 __all__ = ["make_ufunc"]
 
 
-def make_ufunc(state: State, loops: Sequence[Loop]) -> Any:
+def make_ufunc(state: State, loops: Sequence[LoadedLoop]) -> Any:
     """Return Numba's ufunc for a decorated function, with the loops that ran without Numba. Import Numba if necessary."""
     real_numba()
     backend = None if state.reason else lazy_dispatchers.find_lazy_backend()
     if backend is None:
-        return lazy_dispatchers.apply_decorator(state, state.signatures, caches=True)
+        return lazy_dispatchers.apply_decorator(state, state.signatures, use_numba_cache=True)
     from numba.core import entrypoints
 
     entrypoints.init_all()
@@ -54,7 +54,7 @@ def _compiler_options(state: State) -> dict[str, Any]:
     return {name: value for name, value in state.options.items() if name not in decorator_options}
 
 
-def _make_pinned_cache(state: State, backend: Backend, owner: Any, signatures: Any, loops: Sequence[Loop]) -> Any:
+def _make_pinned_cache(state: State, backend: Backend, owner: Any, signatures: Any, loops: Sequence[LoadedLoop]) -> Any:
     """Return a cache object for the loops of a ufunc, which loads the entries of the loops that ran before."""
     from compcache.numba.takeover.declared import make_pinned_cache
 
@@ -65,7 +65,7 @@ def _make_pinned_cache(state: State, backend: Backend, owner: Any, signatures: A
     return make_pinned_cache(state, backend, owner, signatures, entries)
 
 
-def _make_dufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
+def _make_dufunc(state: State, backend: Backend, loops: Sequence[LoadedLoop]) -> Any:
     """Return Numba's ufunc for a function that `vectorize` decorates. Compile and record the loops of declared signatures."""
     from numba.np.ufunc.dufunc import DUFunc
 
@@ -111,7 +111,7 @@ def _compile_declared(
     return built[0]
 
 
-def _numba_types(loop: Loop) -> tuple[Any, ...]:
+def _numba_types(loop: LoadedLoop) -> tuple[Any, ...]:
     """Return the Numba types of a loop's operands."""
     from numba.core import types
 
@@ -169,7 +169,7 @@ def _join_loop_fields(loops: Sequence[LoopFields | None]) -> tuple[Any, ...] | N
 
 
 class _BuiltLoop(NamedTuple):
-    """A loop that Numba has built, with the names that Numba's description of it has.
+    """A loop that Numba has built, with the attributes of Numba's own descriptions of loops.
 
     Attributes:
         library: the library with the loop.
@@ -244,7 +244,7 @@ def _record_built_loop(
     return None if record is None else (record, numbers, (entry.name, entry.identity.lines))
 
 
-def _make_gufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
+def _make_gufunc(state: State, backend: Backend, loops: Sequence[LoadedLoop]) -> Any:
     """Return Numba's ufunc for a function that `guvectorize` decorates. Compile and record the loops of declared signatures."""
     from numba.np.ufunc.gufunc import GUFunc
 

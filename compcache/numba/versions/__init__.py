@@ -51,7 +51,7 @@ def warn_if_unsupported() -> bool:
 
     Return whether the Numba is unsupported. Then the backend must not be used.
     """
-    global _warned  # noqa: PLW0603 - Numba is one per process
+    global _warned  # noqa: PLW0603 - a process has one Numba
     reason = unsupported_reason()
     if reason and not _warned:
         _warned = True

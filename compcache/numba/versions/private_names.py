@@ -127,7 +127,7 @@ def missing_names() -> tuple[PrivateName, ...]:
 
 
 def _exists(name: str) -> bool:
-    """Return whether the Numba of this process has a private name. False if its module cannot be imported."""
+    """Return whether the Numba of this process has a private name, in a module that can be imported."""
     module, _, path = name.partition(":")
     with suppress(ImportError, AttributeError):
         attrgetter(path)(sys.modules.get(module) or import_module(module))
