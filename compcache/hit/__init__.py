@@ -49,6 +49,7 @@ VOLUMES_DIRECTORY, VOLUME_SUFFIX, GONE_SUFFIX = "volumes-v1", ".volume", ".gone"
 #: The value of `compcache.store.Store.KNOWN_FAULTS`.
 KNOWN_FAULTS = b""
 _READ_WHOLE = 1 << 16  # a segment with up to this many bytes is read whole
+_LISTINGS = 8  # how often the index is listed until every segment that it lists can be opened
 _LARGEST_CLOSURE = 1 << 20  # bytes of a file that records whether a closure is valid
 _IMAGE_SHARED, _NO_ENTRY, _LINKED, _LINK_ONLY = 1, 0xFFFFFFFF, 1 << 31, "= "  # the values of `compcache.formats.manifest`
 
@@ -405,35 +406,39 @@ class PlainLoader:
 
     def _refresh_index(self, runtime: "Any") -> bool:
         """Read the index if it has changed. Return False for an unknown file, or a segment that others could write."""
-        files, known = self._files, self._index[0]
+        files, directory, known = self._files, self._index_path, self._index
         root = files.renew()
         if self._is_unchanged(runtime):
             return True
-        directory = self._index_path
-        audit("open", directory, None, _LIST)
-        names, state = runtime.names_beneath(root[1], INDEX_DIRECTORY)
-        if names == known:
-            self._listed = known, state
-            return True
-        self._index = _NO_INDEX
-        functions, modules, requirements = [], [], []
-        segments = runtime.segment_names(names)
-        if segments is None:
-            return False
-        for name in segments:
-            opened = files.open_owned(f"{directory}/{name}", _READ)
-            stamp = runtime.stamp_of(opened.number, self._owner)
-            if stamp is None:
+        tables: Any = dict(zip(runtime.segment_names(known[0] or b""), zip(*known[1:], strict=True), strict=True))
+        for _ in range(_LISTINGS):
+            audit("open", directory, None, _LIST)
+            names, state = runtime.names_beneath(root[1], INDEX_DIRECTORY)
+            if names == known[0]:
+                self._listed = known[0], state
+                return True
+            segments = runtime.segment_names(names)
+            if segments is None:
                 return False
-            size = stamp[1]
-            source = files.pread(opened.number, size, 0) if size <= _READ_WHOLE else _make_reader(files, opened)
-            function_table, module_table, start, length, _ = runtime.open_segment(source, size, name)
-            functions.append(function_table)
-            modules.append(module_table)
-            requirements.append((source, start, length))
-        self._index = names, tuple(functions), tuple(modules), tuple(requirements)  # at once: handlers and threads refresh it, too
-        self._listed = names, state
-        return True
+            for name in segments:
+                if name in tables:
+                    continue
+                opened = files.open_owned(f"{directory}/{name}", _READ, may_lack=True)
+                if opened is None:  # merged into another one since it was listed
+                    break
+                stamp = runtime.stamp_of(opened.number, self._owner)
+                if stamp is None:
+                    return False
+                size = stamp[1]
+                source = files.pread(opened.number, size, 0) if size <= _READ_WHOLE else _make_reader(files, opened)
+                functions, modules, start, length, _ = runtime.open_segment(source, size, name)
+                tables[name] = functions, modules, (source, start, length)
+            else:
+                # At once: handlers and threads refresh it, too.
+                self._index = names, *(zip(*map(tables.get, segments), strict=True) if segments else _NO_INDEX[1:])
+                self._listed = names, state
+                return True
+        return False
 
     def _is_unchanged(self, runtime: "Any") -> bool:
         """Return whether the index is known to have the segments that were read last."""
