@@ -83,7 +83,7 @@ def read_mutants() -> list[Mutant]:
 
 
 def _left_out(_: str, names: list[str]) -> set[str]:
-    """Bytecode of other Pythons, and of tests: pytest's has the paths of its sources. That of the package spares each copy to compile it."""
+    """Bytecode of other Pythons, and of tests, in which pytest leaves the paths of its sources. Copies do not compile the package anew."""
     return {name for name in names if name.endswith(".pyc") and not name.endswith(f".{sys.implementation.cache_tag}.pyc")}
 
 
