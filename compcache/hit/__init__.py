@@ -49,7 +49,6 @@ VOLUMES_DIRECTORY, VOLUME_SUFFIX, GONE_SUFFIX = "volumes-v1", ".volume", ".gone"
 #: The value of `compcache.store.Store.KNOWN_FAULTS`.
 KNOWN_FAULTS = b""
 _READ_WHOLE = 1 << 16  # a segment with up to this many bytes is read whole
-_LISTINGS = 8  # how often the index is listed until every segment that it lists can be opened
 _LARGEST_CLOSURE = 1 << 20  # bytes of a file that records whether a closure is valid
 _IMAGE_SHARED, _NO_ENTRY, _LINKED, _LINK_ONLY = 1, 0xFFFFFFFF, 1 << 31, "= "  # the values of `compcache.formats.manifest`
 
@@ -410,8 +409,8 @@ class PlainLoader:
         root = files.renew()
         if self._is_unchanged(runtime):
             return True
-        tables: Any = dict(zip(runtime.segment_names(known[0] or b""), zip(*known[1:], strict=True), strict=True))
-        for _ in range(_LISTINGS):
+        tables: Any = {}
+        for _ in range(8):  # until all segments that are listed can be opened
             audit("open", directory, None, _LIST)
             names, state = runtime.names_beneath(root[1], INDEX_DIRECTORY)
             if names == known[0]:
@@ -420,21 +419,19 @@ class PlainLoader:
             segments = runtime.segment_names(names)
             if segments is None:
                 return False
-            for name in segments:
-                if name in tables:
-                    continue
-                opened = files.open_owned(f"{directory}/{name}", _READ, may_lack=True)
-                if opened is None:  # merged into another one since it was listed
+            tables = tables or dict(zip(runtime.segment_names(known[0] or b""), zip(*known[1:], strict=True), strict=True))
+            for name in [name for name in segments if name not in tables]:
+                file = files.open_owned(f"{directory}/{name}", _READ, may_lack=True)
+                if file is None:  # merged into another one since it was listed
                     break
-                stamp = runtime.stamp_of(opened.number, self._owner)
+                stamp = runtime.stamp_of(file.number, self._owner)
                 if stamp is None:
                     return False
                 size = stamp[1]
-                source = files.pread(opened.number, size, 0) if size <= _READ_WHOLE else _make_reader(files, opened)
+                source = files.pread(file.number, size, 0) if size <= _READ_WHOLE else lambda at, n, f=file: files.pread(f.number, n, at)
                 functions, modules, start, length, _ = runtime.open_segment(source, size, name)
                 tables[name] = functions, modules, (source, start, length)
-            else:
-                # At once: handlers and threads refresh it, too.
+            else:  # at once: handlers and threads refresh it, too
                 self._index = names, *(zip(*map(tables.get, segments), strict=True) if segments else _NO_INDEX[1:])
                 self._listed = names, state
                 return True
@@ -630,11 +627,6 @@ def _is_still_open(entered: "tuple[Opened, int, tuple[int, int]]") -> bool:
         reraise_interrupt(error)
         return False
     return (status.st_dev, status.st_ino) == entered[2]
-
-
-def _make_reader(files: "Any", opened: "Opened") -> "Callable[[int, int], bytes]":
-    """Return a function that reads an open file and keeps it open."""
-    return lambda offset, size: files.pread(opened.number, size, offset)
 
 
 def _map_image(runtime: "Any", descriptor: int, path: str, key: bytes, size: int, maps_files: int) -> "Any":

@@ -394,7 +394,7 @@ def test_threads_that_read_the_index_at_once_do_not_mix_what_they_read(stored: P
 
 
 def test_segments_that_are_merged_while_a_hit_opens_them_are_read_where_they_are_now(stored: Path) -> None:
-    """The hit lists the index once more, and opens only what it has not opened before. Look-ups after an addition open its segment alone."""
+    """The hit lists the index once more, and opens only what it has not opened before. A look-up after an addition opens its segment."""
     for number in range(3):
         with Cache(stored) as cache:
             cache.add_module(ModuleSource(adder(f"h{number}", number)))
