@@ -97,7 +97,7 @@ LIBASAN = $(shell gcc -print-file-name=libasan.so) $(shell gcc -print-file-name=
 sanitize: $(INSTALLED)
 	rm -rf $(SANITIZED)
 	mkdir -p $(SANITIZED)
-	tar --create --exclude=__pycache__ build_backend compcache examples tests pyproject.toml | tar --extract --directory $(SANITIZED)
+	tar --create build_backend compcache examples tests pyproject.toml | tar --extract --directory $(SANITIZED)
 	rm $(SANITIZED)/compcache/hit/_runtime*.so
 	gcc -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -fPIC -shared $(C_OPTIONS) \
 	  $(filter %.c,$(NATIVE)) -o $(SANITIZED)/compcache/hit/_runtime.abi3.so

@@ -407,35 +407,37 @@ class PlainLoader:
 
     def _refresh_index(self, runtime: "Any") -> bool:
         """Read the index if it has changed. Return False for an unknown file, or a segment that others could write."""
-        files, known = self._files, self._index[0]
+        files, directory, known = self._files, self._index_path, self._index
         root = files.renew()
         if self._is_unchanged(runtime):
             return True
-        directory = self._index_path
-        audit("open", directory, None, _LIST)
-        names, state = runtime.names_beneath(root[1], INDEX_DIRECTORY)
-        if names == known:
-            self._listed = known, state
-            return True
-        self._index = _NO_INDEX
-        functions, modules, requirements = [], [], []
-        segments = runtime.segment_names(names)
-        if segments is None:
-            return False
-        for name in segments:
-            opened = files.open_owned(f"{directory}/{name}", _READ)
-            stamp = runtime.stamp_of(opened.number, self._owner)
-            if stamp is None:
+        tables: Any = {}
+        for _ in range(8):  # until all segments that are listed can be opened
+            audit("open", directory, None, _LIST)
+            names, state = runtime.names_beneath(root[1], INDEX_DIRECTORY)
+            if names == known[0]:
+                self._listed = known[0], state
+                return True
+            segments = runtime.segment_names(names)
+            if segments is None:
                 return False
-            size = stamp[1]
-            source = files.pread(opened.number, size, 0) if size <= _READ_WHOLE else _make_reader(files, opened)
-            function_table, module_table, start, length, _ = runtime.open_segment(source, size, name)
-            functions.append(function_table)
-            modules.append(module_table)
-            requirements.append((source, start, length))
-        self._index = names, tuple(functions), tuple(modules), tuple(requirements)  # at once: handlers and threads refresh it, too
-        self._listed = names, state
-        return True
+            tables = tables or dict(zip(runtime.segment_names(known[0] or b""), zip(*known[1:], strict=True), strict=True))
+            for name in [name for name in segments if name not in tables]:
+                file = files.open_owned(f"{directory}/{name}", _READ, may_lack=True)
+                if file is None:  # merged into another one since it was listed
+                    break
+                stamp = runtime.stamp_of(file.number, self._owner)
+                if stamp is None:
+                    return False
+                size = stamp[1]
+                source = files.pread(file.number, size, 0) if size <= _READ_WHOLE else lambda at, n, f=file: files.pread(f.number, n, at)
+                functions, modules, start, length, _ = runtime.open_segment(source, size, name)
+                tables[name] = functions, modules, (source, start, length)
+            else:  # at once: handlers and threads refresh it, too
+                self._index = names, *(zip(*map(tables.get, segments), strict=True) if segments else _NO_INDEX[1:])
+                self._listed = names, state
+                return True
+        return False
 
     def _is_unchanged(self, runtime: "Any") -> bool:
         """Return whether the index is known to have the segments that were read last."""
@@ -627,11 +629,6 @@ def _is_still_open(entered: "tuple[Opened, int, tuple[int, int]]") -> bool:
         reraise_interrupt(error)
         return False
     return (status.st_dev, status.st_ino) == entered[2]
-
-
-def _make_reader(files: "Any", opened: "Opened") -> "Callable[[int, int], bytes]":
-    """Return a function that reads an open file and keeps it open."""
-    return lambda offset, size: files.pread(opened.number, size, offset)
 
 
 def _map_image(runtime: "Any", descriptor: int, path: str, key: bytes, size: int, maps_files: int) -> "Any":

@@ -357,22 +357,28 @@ class Paused(threading.Thread):
 
 @pytest.mark.slow
 def test_threads_that_read_the_index_at_once_do_not_mix_what_they_read(stored: Path) -> None:
-    """The first one has listed the index before an addition, the second one afterwards, wherever both stop meanwhile."""
+    """The first one has listed the index before a segment came in the place of another, the second one afterwards, wherever both stop."""
     index = stored / "index-v1"
-    before = set(os.listdir(index))
-    with Cache(stored) as cache:
-        cache.add_module(ModuleSource("define i64 @f(i64 %x) { ret i64 70 }"))
-    newest = stored.parent / "newest"
-    (added,) = set(os.listdir(index)) - before
+    present = [set(os.listdir(index))]
+    for name, value in (("other", 1), ("f", 70)):
+        with Cache(stored) as cache:
+            cache.add_module(ModuleSource(f"define i64 @{name}(i64 %x) {{ ret i64 {value} }}"))
+        present.append(set(os.listdir(index)))
+    (replaced,), (added,) = present[1] - present[0], present[2] - present[1]
+    away = stored.parent / "away"
+    away.mkdir()
+    (index / replaced).rename(away / replaced)
     values, lines = set(), itertools.count()
     for line in lines:
         for other_line in itertools.count():
-            (index / added).rename(newest)
+            (index / added).rename(away / added)
+            (away / replaced).rename(index / replaced)
             with Cache(stored) as cache:
                 first, second = Paused(cache, line), Paused(cache, other_line)
                 first.start()
                 first.stands.wait()
-                newest.rename(index / added)
+                (away / added).rename(index / added)
+                (index / replaced).rename(away / replaced)
                 second.start()
                 second.stands.wait()
                 for thread in (first, second):
@@ -385,3 +391,51 @@ def test_threads_that_read_the_index_at_once_do_not_mix_what_they_read(stored: P
             break
     assert values == {70}
     assert next(lines) > 20
+
+
+def test_segments_that_are_merged_while_a_hit_opens_them_are_read_where_they_are_now(stored: Path) -> None:
+    """The hit lists the index once more, and opens only what it has not opened before. A look-up after an addition opens its segment."""
+    for number in range(3):
+        with Cache(stored) as cache:
+            cache.add_module(ModuleSource(adder(f"h{number}", number)))
+    script = """
+    import os, sys
+    from compcache import Cache, ModuleSource
+    from compcache.frontend import compact_index
+
+    index, opened, act_after = f"{directory}/index-v1", [], [3]
+    segments = sorted(os.listdir(index))
+
+    def note(event, arguments):
+        if event == "open" and str(arguments[0]).startswith(index) and act_after is not None:
+            opened.append(arguments[0][len(index) + 1 :])
+            if len(opened) == act_after[0]:
+                change_the_index()
+
+    def change_the_index():
+        global act_after
+        act_after, kept = None, act_after
+        with Cache(directory) as other:
+            compact_index(other)
+        act_after = kept
+
+    with Cache(directory) as cache:
+        sys.addaudithook(note)
+        value = cache.get_target("f")(1)
+        before = opened.copy()
+        act_after = None
+        with Cache(directory) as other:
+            other.add_module(ModuleSource("define i64 @late(i64 %x) { ret i64 5 }"))
+        opened.clear()
+        act_after = [0]
+        later = cache.get_target("late")(1)
+        act_after = None
+        is_plain = "_store" not in cache.__dict__
+    (merged, added) = sorted(os.listdir(index), reverse=True)
+    result = value, later, is_plain, len(segments), before, opened, merged, added
+    """
+    value, later, is_plain, segments, before, opened, merged, added = run_fresh(stored, script)
+    assert (value, later, is_plain, segments) == (2, 5, True, 4)
+    assert [name for name in before if name] == [*before[1:3], merged]
+    assert before.count("") == 2
+    assert opened == ["", added]

@@ -82,6 +82,11 @@ def read_mutants() -> list[Mutant]:
     return found
 
 
+def _left_out(_: str, names: list[str]) -> set[str]:
+    """Bytecode of other Pythons, and of tests, in which pytest leaves the paths of its sources. Copies do not compile the package anew."""
+    return {name for name in names if name.endswith(".pyc") and not name.endswith(f".{sys.implementation.cache_tag}.pyc")}
+
+
 class Copy:
     """A copy of the repository to change and to run tests in."""
 
@@ -89,7 +94,7 @@ class Copy:
         self.folder = folder
         self._time = 1_000_000_000
         for name in COPIED:
-            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"), symlinks=True)
+            shutil.copytree(ROOT / name, folder / name, ignore=_left_out, symlinks=True)
         for path in [path for path in ROOT.iterdir() if path.is_file()]:
             shutil.copy2(path, folder)
         self._runtime = next((folder / "compcache/hit").glob("_runtime*.so"))
