@@ -290,3 +290,52 @@ def test_a_refused_constructor_says_its_class(tmp_path: Path) -> None:
     with Cache(project.cache) as cache:
         labels = [row.name for row in list_uncached(cache)]
     assert "__main__.Point(int64)" in labels
+
+
+_METHODS = """
+    from numba import float64, njit
+    from numba.experimental import jitclass
+
+    K = 1.0
+
+    @jitclass([("a", float64)])
+    class Point:
+        def __init__(self, a):
+            self.a = a
+        def scaled(self):
+            return self.a * K
+        def moved(self):
+            return self.a + K
+
+    @njit(cache=True)
+    def scale(point):
+        return point.scaled()
+
+    @njit(cache=True)
+    def move(point):
+        return point.moved()
+
+    @njit(cache=True)
+    def both(points):
+        return points[0].moved() + points[1].scaled()
+"""
+_CHANGED = """
+    import kernels as k
+    point, answers = k.Point(2.0), []
+    k.K = {first}
+    answers.append(k.scale(point))
+    k.K = 10.0
+    answers += [point.scaled(), k.move(point)]
+    k.K = 20.0
+    answers += [point.moved(), k.both((point, point))]
+    result = answers
+"""
+
+
+def test_methods_of_an_argument_keep_the_values_of_loaded_code(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(kernels=_METHODS)
+    for first in (1.0, 5.0, 5.0, 1.0):
+        script = _CHANGED.format(first=first)
+        expected = [2.0 * first, 2.0 * first, 12.0, 12.0, 12.0 + 2.0 * first]
+        assert project.run(script, backend=True) == project.run_in_fork(script) == expected

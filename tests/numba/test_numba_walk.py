@@ -163,11 +163,11 @@ def test_interrupts_while_objects_are_looked_at_reach_the_program(tmp_path: Path
     said = project.run(
         """
         import actions
-        from compcache.numba.fingerprints.fingerprint import fingerprint_of_value
+        from compcache.numba.fingerprints.fingerprint import walk_value
         result = []
         for _ in range(2):
             try:
-                fingerprint_of_value(actions.value, "a value")
+                walk_value(actions.value, "a value")
             except BaseException as error:
                 result.append(type(error).__name__)
             actions.actions.pop(0)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from compcache.numba.fingerprints.implementations import Implementation
     from compcache.numba.fingerprints.walk import Fingerprint
 
-__all__ = ["Limits", "content_of_present_code", "fingerprint", "fingerprint_of_implementations", "fingerprint_of_value"]
+__all__ = ["Limits", "content_of_present_code", "fingerprint", "fingerprint_of_implementations", "walk_value"]
 
 
 @examines_program(Unidentifiable)
@@ -41,14 +41,14 @@ def _finish(walk: Walk) -> Fingerprint:
 
 
 @examines_program(Unidentifiable)
-def fingerprint_of_value(value: object, where: str) -> str:
-    """Return the digest of a value that compiled code could read. `where` describes the value in error messages.
+def walk_value(value: object, where: str) -> Fingerprint:
+    """Return the fingerprint of a value that compiled code could read. `where` describes the value in error messages.
 
     Raise `Unidentifiable` if the value has no identity by content.
     """
     walk = Walk()
     walk.feed_value(value, where)
-    return walk.finish().content
+    return walk.finish()
 
 
 class Limits(NamedTuple):

@@ -18,7 +18,7 @@ from compcache.numba.compilation import scopes
 from compcache.numba.dispatch import Backend
 from compcache.numba.dispatch.function_cache import FunctionCache
 from compcache.numba.dispatch.gufunc_cache import GufuncCache
-from compcache.numba.fingerprints.fingerprint import fingerprint, fingerprint_of_value
+from compcache.numba.fingerprints.fingerprint import fingerprint, walk_value
 from compcache.numba.fingerprints.fixed_code import CodeIdentity, record_running
 from compcache.numba.hooks import recorders
 from compcache.numba.hooks.replacements import Replacements
@@ -169,7 +169,7 @@ class Hooks:
 def _running_identity(running: dispatcher.Dispatcher) -> CodeIdentity | None:
     """Return the identity of the code that a dispatcher is compiling, or None if the function has no identity."""
     try:
-        options = fingerprint_of_value({**running.targetoptions}, "the options of a function that is being compiled")
+        options = walk_value({**running.targetoptions}, "the options of a function that is being compiled").content
         content = fingerprint(running.py_func)
     except Unidentifiable:
         return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numba.core import types
 
-from compcache.numba.fingerprints.fingerprint import fingerprint, fingerprint_of_value
+from compcache.numba.fingerprints.fingerprint import fingerprint, walk_value
 from compcache.numba.fingerprints.numba_values import is_plain_type
 from compcache.numba.fingerprints.owners import function_of, hashed_reference, is_compared_by_identity, owner_of
 from compcache.numba.fingerprints.walk import class_part
@@ -18,10 +18,11 @@ from compcache.numba.registered.refusals import Unidentifiable, examines_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from weakref import ref
 
     from compcache.numba.fingerprints.walk import FunctionPart
 
-__all__ = ["Identity", "distinguishing_objects", "flags_text", "identify", "signature_text", "type_name", "type_text"]
+__all__ = ["Identity", "flags_text", "identify", "references_in", "signature_text", "type_name", "type_text"]
 
 _MAX_SHOWN = 400
 
@@ -75,21 +76,35 @@ def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], c
     name = full_name(function)
     shown_components = {"name": name, **components, **{f"read {where}": value for where, value in content.reads.items()}}
     parts = content.parts
-    for item in distinguishing_objects(getattr(sig, "args", sig)):
-        if isinstance(item, type):
-            parts += (class_part(item),)
-        else:
-            argument_parts = fingerprint(function_of(item)).parts
-            argument_parts[0].owners.insert(0, hashed_reference(owner_of(item)))
-            parts += argument_parts
+    for item in _distinguishing_objects(getattr(sig, "args", sig)):
+        parts += _parts_of(item)
     return Identity(state.hexdigest(), content.lines, name, shown_components, parts)
 
 
-def distinguishing_objects(parts: Iterable[Any], visited: frozenset[int] = frozenset()) -> Iterator[Any]:
-    """Yield the objects of the program that distinguish types of the same name: the dispatchers of jitted functions, and classes.
+def _parts_of(item: Any) -> tuple[FunctionPart, ...]:
+    """Return the functions of an object from `_distinguishing_objects`, for a jitclass those of all its methods; or the class."""
+    if isinstance(item, type):
+        return (class_part(item),)
+    if isinstance(item, types.ClassType):
+        return walk_value(item, "an argument").parts
+    parts = fingerprint(function_of(item)).parts
+    parts[0].owners.insert(0, hashed_reference(owner_of(item)))
+    return parts
 
-    `parts` are types, and parts of types. The dispatcher of its ``__init__`` stands for a jitclass. `visited` are the ids of the types that
-    contain these parts.
+
+def references_in(args: Iterable[Any]) -> tuple[ref[Any], ...]:
+    """Return weak references to the objects of the program in these types: dispatchers (`owner_of`) and classes.
+
+    The dispatcher of its ``__init__`` stands for a jitclass.
+    """
+    items = [item.jit_methods["__init__"] if isinstance(item, types.ClassType) else item for item in _distinguishing_objects(args)]
+    return tuple([hashed_reference(item if isinstance(item, type) else owner_of(item)) for item in items])
+
+
+def _distinguishing_objects(parts: Iterable[Any], visited: frozenset[int] = frozenset()) -> Iterator[Any]:
+    """Yield the objects of the program that distinguish types of the same name: dispatchers of jitted functions, jitclasses, and classes.
+
+    `parts` are types, and parts of types. `visited` are the ids of the types that contain these parts.
     """
     for item in parts:
         if isinstance(item, type):
@@ -98,11 +113,11 @@ def distinguishing_objects(parts: Iterable[Any], visited: frozenset[int] = froze
         elif isinstance(item, types.Dispatcher):
             yield item.dispatcher
         elif isinstance(item, (types.ClassType, types.ClassInstanceType)):
-            yield item.jit_methods["__init__"]
+            yield getattr(item, "class_type", item)
         elif isinstance(item, types.BaseTuple):  # Numba finds the type of a named tuple by the name of its class
-            yield from distinguishing_objects(item.types, visited)
+            yield from _distinguishing_objects(item.types, visited)
         elif isinstance(item, (tuple, list)):
-            yield from distinguishing_objects(item, visited)
+            yield from _distinguishing_objects(item, visited)
         elif isinstance(item, types.Type) and id(item) not in visited and not is_plain_type(item):
             compared = item.key
             if compared == item.name:  # Numba compares the text, in which only addresses distinguish objects of the same name
@@ -111,7 +126,7 @@ def distinguishing_objects(parts: Iterable[Any], visited: frozenset[int] = froze
                     if without_addresses(item.name) != item.name
                     else []
                 )
-            yield from distinguishing_objects([type(item), compared], visited | {id(item)})
+            yield from _distinguishing_objects([type(item), compared], visited | {id(item)})
 
 
 def signature_text(sig: Any) -> str:
@@ -130,7 +145,7 @@ def type_text(item: Any) -> str:
     """Return the text that identifies a Numba type. Raise `Unidentifiable` if the type has no identity by content."""
     if is_plain_type(item):
         return str(item)
-    return f"{without_addresses(str(item))[:_MAX_SHOWN]} #{fingerprint_of_value(item, 'an argument')}"
+    return f"{without_addresses(str(item))[:_MAX_SHOWN]} #{walk_value(item, 'an argument').content}"
 
 
 @examines_program(Unidentifiable)
@@ -149,7 +164,7 @@ def _flag_text(name: str, value: Any) -> str:
     """Return the value of a compiler flag as text. Raise `Unidentifiable` if the value has no identity by content."""
     if name == "inline":
         chosen = getattr(value, "_inline", value)
-        return chosen if isinstance(chosen, str) else f"cost model {fingerprint_of_value(chosen, 'the cost model')}"
+        return chosen if isinstance(chosen, str) else f"cost model {walk_value(chosen, 'the cost model').content}"
     inner = getattr(value, "flags", value)
     if isinstance(inner, (set, frozenset)):
         return str(sorted(inner))

@@ -14,9 +14,9 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.fingerprints.history import named_functions
-from compcache.numba.fingerprints.owners import hashed_reference, owner_of, ufunc_of
+from compcache.numba.fingerprints.owners import owner_of, ufunc_of
 from compcache.numba.identity.dependencies import Dependency, functions_compiled_for
-from compcache.numba.identity.key import distinguishing_objects, type_name
+from compcache.numba.identity.key import references_in, type_name
 from compcache.numba.lazy.description import LINKED, LOOP
 from compcache.numba.registered.refusals import Unidentifiable
 
@@ -77,8 +77,8 @@ def linked_overload(function: Any, dispatcher: Any, args: Iterable[Any]) -> Link
         text = f"CPUDispatcher ({', '.join(map(type_name, args))}) -> ?"
     except Unidentifiable:
         return LinkedOverload(weakref.ref(function), owner, "")
-    given = tuple([hashed_reference(item if isinstance(item, type) else owner_of(item)) for item in distinguishing_objects(args)])
-    return LinkedOverload(weakref.ref(function), owner, blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest(), given)
+    overload = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return LinkedOverload(weakref.ref(function), owner, overload, references_in(args))
 
 
 def record_linked(overloads: Iterable[LinkedOverload]) -> None:
