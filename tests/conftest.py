@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from numba_helpers import Project
+
 #: A file system in memory, and how much of it must be free: tests that pass remove what they wrote.
 _MEMORY, _MEMORY_BYTES = "/dev/shm", 4 << 30
 _VARIABLES = ("DIR", "SIGNING_KEY", "MAX_SIZE", "LOCK_TIMEOUT", "LOCKS")
@@ -119,3 +121,11 @@ def cache(directory: Path) -> Iterator[Cache]:
     """An open, empty cache."""
     with Cache(directory) as opened:
         yield opened
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """Modules and caches of one test of Numba."""
+    from numba_helpers import Project
+
+    return Project(tmp_path)

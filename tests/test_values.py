@@ -139,6 +139,17 @@ def test_names_show_but_do_not_count() -> None:
         "f64(i64[])",
         "f64[:](i64)",
         "f64(i64[:][:])",
+        "f64(f64[:, :])",
+        "f64(f64[::1, :])",
+        "f64(f64[::1)",
+        "f64(f64[::1] x)",
+        "f64(ptr[::1])",
+        "f64(f64[:][::1])",
+        "tuple[](i64)",
+        "tuple[ptr](i64)",
+        "tuple[void](i64)",
+        "tuple[i64(i64)",
+        "f64(tuple[i64])",
     ],
 )
 def test_a_malformed_signature_is_quoted(text: str) -> None:

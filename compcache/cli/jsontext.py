@@ -1,16 +1,11 @@
-"""JSON output with one item per line, for `grep` and `diff`.
-
-Listings may have a hundred thousand records. Writing them with the `json` module takes as long as reading them: it needs
-a dictionary for each record, and formats the keys each time. It also rejects infinities. Here each record type becomes a template.
-"""
+"""JSON output with one item per line, for `grep` and `diff`."""
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from itertools import islice
-from json.encoder import encode_basestring_ascii as quote
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,7 +13,7 @@ import click
 from compcache.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
 __all__ = ["fields_of", "json_option", "jsonl_option", "print_json", "print_json_lines"]
 
@@ -47,7 +42,7 @@ def print_json(value: Any) -> None:
     if _field_names(type(value)):
         value = fields_of(value)
     if isinstance(value, dict):
-        _write_lines("{}", (f"{quote(str(key))}: {_field_text(item)}" for key, item in value.items()))
+        _write_lines("{}", (f"{json.dumps(str(key))}: {_field_text(item)}" for key, item in value.items()))
     elif isinstance(value, (list, tuple)):
         _write_lines("[]", map(_json_text, value))
     else:
@@ -84,64 +79,19 @@ def _field_text(value: Any) -> str:
     return _json_text(value)
 
 
-class _Encoders(dict[type, "Callable[[Any], str]"]):
-    """The function that encodes values of a type as JSON, by type. It is made at the first look-up of the type."""
-
-    def __missing__(self, kind: type) -> Callable[[Any], str]:
-        self[kind] = encoder = _make_encoder(kind)
-        return encoder
-
-
-_encoders = _Encoders()
-
-
 def _json_text(value: Any) -> str:
-    """Return a value as JSON on one line."""
-    return _encoders[type(value)](value)
+    """Return a value as JSON on one line. Raise `TypeError` if the value contains a type that JSON cannot represent."""
+    return json.dumps(_plain(value))
 
 
-def _make_encoder(kind: type) -> Callable[[Any], str]:
-    """Return a function that encodes values of a type as JSON. Raise `TypeError` for a type that JSON cannot represent."""
-    if _field_names(kind):
-        return _make_record_encoder(kind)
-    for value_type, encoder in _ENCODERS_BY_TYPE.items():
-        if issubclass(kind, value_type):
-            return encoder
-    raise TypeError(f"JSON cannot represent a value of type {kind.__name__}")
-
-
-def _make_record_encoder(kind: type) -> Callable[[Any], str]:
-    """Return a function that encodes records of a type as JSON objects."""
-    names, encoders = _field_names(kind), _encoders
-    template = f"{{{', '.join([f'{quote(name)}: %s' for name in names])}}}"
-    if issubclass(kind, tuple):
-        return lambda record: template % tuple([encoders[type(value)](value) for value in record])
-    if len(names) == 1:  # then `attrgetter` returns the value itself, not a tuple
-        return lambda record: template % _json_text(getattr(record, names[0]))
-    values = attrgetter(*names)
-    return lambda record: template % tuple([encoders[type(value)](value) for value in values(record)])
-
-
-def _float_text(value: float) -> str:
-    """Return the JSON text of a float. Infinities and NaN become strings."""
-    return float.__repr__(value) if math.isfinite(value) else quote(repr(value))
-
-
-def _list_text(value: Iterable[Any]) -> str:
-    return f"[{', '.join(map(_json_text, value))}]"
-
-
-def _dict_text(value: dict[Any, Any]) -> str:
-    fields = [f"{quote(str(key))}: {_json_text(item)}" for key, item in value.items()]
-    return f"{{{', '.join(fields)}}}"
-
-
-_ENCODERS_BY_TYPE: dict[type | tuple[type, ...], Callable[[Any], str]] = {
-    str: quote,
-    bool: lambda value: "true" if value else "false",
-    int: int.__repr__,
-    float: _float_text,
-    type(None): lambda _: "null",
-    dict: _dict_text,
-    (list, tuple): _list_text,
-}
+def _plain(value: Any) -> Any:
+    """Return a value with dicts in place of records, which `json` would write as lists, and texts in place of infinities and NaN."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else repr(value)
+    if isinstance(value, (str, int)) or value is None:
+        return value
+    if names := _field_names(type(value)):
+        return {name: _plain(getattr(value, name)) for name in names}
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -96,5 +96,5 @@ def test_what_json_has_no_word_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(text) == {"values": ["nan", "-inf", 1, True], "1": "x"}
     assert printed({}, capsys) == "{}\n"
     assert printed(None, capsys) == "null\n"
-    with pytest.raises(TypeError, match="JSON cannot represent a value of type object"):
+    with pytest.raises(TypeError, match="type object is not JSON serializable"):
         print_json([object()])

@@ -44,6 +44,16 @@ def overloaded(code: str) -> str:
     return OVERLOADED.replace("{code}", code)
 
 
+def reading(factor: str, before: str) -> str:
+    """A program whose only overload reads a factor, after these lines."""
+    return overloaded(f"""{before.removesuffix("    ")}
+    @overload(scaled)
+    def _(x):
+        by = {factor}
+        return lambda x: x * by
+    """)
+
+
 _KERNEL = """
     from numba import njit
     {before}

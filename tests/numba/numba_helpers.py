@@ -40,7 +40,14 @@ _OWN = ""
 _INSTALLED = "import compcache.numba\nbackend = compcache.numba.install({root!r})\n"
 _LAST = "\nsys.stdout.write('\\n' + repr(result) + '\\n')\n"
 
+#: A module of one cached function.
+ADD = """
+    from numba import njit
 
+    @njit(cache=True)
+    def add(x, y):
+        return x + y
+"""
 #: Runs commands of compcache where neither Numba nor LLVM can be imported; `cache` is the directory.
 WITHOUT_NUMBA = textwrap.dedent("""
     import contextlib, io, json

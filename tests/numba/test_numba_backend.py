@@ -5,31 +5,15 @@ from __future__ import annotations
 import shutil
 import textwrap
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from numba_helpers import WITHOUT_NUMBA, Project, finish
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from numba_helpers import ADD, WITHOUT_NUMBA, Project, finish
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
 NUMBA_VERSION = tuple(map(int, pytest.importorskip("numba").__version__.split(".")[:2]))
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    """Modules and caches of one test."""
-    return Project(tmp_path)
-
-
-ADD = """
-    from numba import njit
-
-    @njit(cache=True)
-    def add(x, y):
-        return x + y
-"""
 COUNT = ", backend.hits, backend.misses"
 
 

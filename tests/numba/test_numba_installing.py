@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
-from numba_helpers import Project
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from numba_helpers import ADD, Project
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
 pytest.importorskip("numba")
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    """Modules and caches of one test."""
-    return Project(tmp_path)
-
-
-ADD = """
-    from numba import njit
-
-    @njit(cache=True)
-    def add(x, y):
-        return x + y
-"""
 COUNT = ", backend.hits, backend.misses"
 
 def test_uninstalling_restores_every_function_of_numba(project: Project) -> None:

@@ -5,19 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from numba_helpers import Project
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from numba_helpers import Project
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
 pytest.importorskip("numba")
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    """Modules and caches of one test."""
-    return Project(tmp_path)
 
 
 KERNELS = """

@@ -5,23 +5,12 @@ Where Numba repairs one of them, the first half of its test fails, and can go.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from helpers import FreshProcessError
 from numba_helpers import Project, finish
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
 pytest.importorskip("numba")
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    """Modules and caches of one test."""
-    return Project(tmp_path)
 
 
 CALLER = """

@@ -8,7 +8,21 @@ from numba_edits import Edit, Told, assert_edit_counts, overloaded, run_own_edit
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(1500)]
 pytest.importorskip("numba")
 
+_STENCIL = """
+    import numpy as np
+    from numba import njit, stencil
 
+    @stencil(cval=1.0)
+    def neighbours(a):
+        return a[-1] + 2 * a[1]
+
+    @njit(cache=True)
+    def total(a):
+        return neighbours(a).sum()
+
+    def f(x, y):
+        return total(np.arange(x))
+    """
 EDITS = [
     Edit(
         "a default that is replaced after the declaration",
@@ -351,41 +365,13 @@ EDITS = [
     ),
     Edit(
         "a stencil's kernel",
-        """
-    import numpy as np
-    from numba import njit, stencil
-
-    @stencil(cval=1.0)
-    def neighbours(a):
-        return a[-1] + 2 * a[1]
-
-    @njit(cache=True)
-    def total(a):
-        return neighbours(a).sum()
-
-    def f(x, y):
-        return total(np.arange(x))
-    """,
+        _STENCIL,
         "2 * a[1]",
         "3 * a[1]",
     ),
     Edit(
         "a stencil's option",
-        """
-    import numpy as np
-    from numba import njit, stencil
-
-    @stencil(cval=1.0)
-    def neighbours(a):
-        return a[-1] + 2 * a[1]
-
-    @njit(cache=True)
-    def total(a):
-        return neighbours(a).sum()
-
-    def f(x, y):
-        return total(np.arange(x))
-    """,
+        _STENCIL,
         "cval=1.0",
         "cval=5.0",
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from numba_edits import Edit, Told, assert_edit_counts, overloaded, run_own_edits  # noqa: F401 - a fixture
+from numba_edits import Edit, Told, assert_edit_counts, overloaded, reading, run_own_edits  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(1500)]
 pytest.importorskip("numba")
@@ -50,74 +50,54 @@ _READER = """
 EDITS = [
     Edit(
         "an overload reads a class",
-        overloaded("""
+        reading("Settings.FACTOR", """
     class Settings:
         FACTOR = 3
-
-    @overload(scaled)
-    def _(x):
-        by = Settings.FACTOR
-        return lambda x: x * by
     """),
         "FACTOR = 3",
         "FACTOR = 4",
     ),
     Edit(
         "an overload reads an attribute of an object",
-        overloaded("""
+        reading("settings.factor", """
     class Settings:
         def __init__(self, factor):
             self.factor = factor
 
     settings = Settings(3)
-
-    @overload(scaled)
-    def _(x):
-        by = settings.factor
-        return lambda x: x * by
     """),
         "Settings(3)",
         "Settings(4)",
     ),
     Edit(
         "an overload reads an attribute in a slot",
-        overloaded("""
+        reading("settings.factor", """
     class Settings:
         __slots__ = ("factor",)
         def __init__(self, factor):
             self.factor = factor
 
     settings = Settings(3)
-
-    @overload(scaled)
-    def _(x):
-        by = settings.factor
-        return lambda x: x * by
     """),
         "Settings(3)",
         "Settings(4)",
     ),
     Edit(
         "an overload reads a property",
-        overloaded("""
+        reading("settings.factor", """
     class Settings:
         @property
         def factor(self):
             return 3
 
     settings = Settings()
-
-    @overload(scaled)
-    def _(x):
-        by = settings.factor
-        return lambda x: x * by
     """),
         "return 3",
         "return 4",
     ),
     Edit(
         "an overload calls an inherited method through another one",
-        overloaded("""
+        reading("settings.get()", """
     class Base:
         def factor(self):
             return 3
@@ -127,28 +107,18 @@ EDITS = [
             return self.factor()
 
     settings = Settings()
-
-    @overload(scaled)
-    def _(x):
-        by = settings.get()
-        return lambda x: x * by
     """),
         "return 3",
         "return 4",
     ),
     Edit(
         "an overload reads what __getattr__ answers",
-        overloaded("""
+        reading("settings.factor", """
     class Settings:
         def __getattr__(self, name):
             return 3
 
     settings = Settings()
-
-    @overload(scaled)
-    def _(x):
-        by = settings.factor
-        return lambda x: x * by
     """),
         "return 3",
         "return 4",
@@ -194,26 +164,16 @@ EDITS = [
     ),
     Edit(
         "an overload reads globals()",
-        overloaded("""
+        reading('globals()["FAC" + "TOR"]', """
     FACTOR = 3
-
-    @overload(scaled)
-    def _(x):
-        by = globals()["FAC" + "TOR"]
-        return lambda x: x * by
     """),
         "FACTOR = 3",
         "FACTOR = 4",
     ),
     Edit(
         "an overload reads the environment",
-        overloaded("""
+        reading('int(os.environ["FACTOR"])', """
     import os
-
-    @overload(scaled)
-    def _(x):
-        by = int(os.environ["FACTOR"])
-        return lambda x: x * by
     """),
         "",
         "",
@@ -221,13 +181,8 @@ EDITS = [
     ),
     Edit(
         "an overload reads a file",
-        overloaded("""
+        reading('int(Path(__file__).with_name("settings.py").read_text())', """
     from pathlib import Path
-
-    @overload(scaled)
-    def _(x):
-        by = int(Path(__file__).with_name("settings.py").read_text())
-        return lambda x: x * by
     """),
         "3",
         "4",

@@ -42,6 +42,11 @@ static PyObject *new_text(Bytes text, Fault otherwise) {
     return result;
 }
 
+/* Makes a str of the Bytes at an address, like new_text(), for the format O& of Py_BuildValue(). */
+static PyObject *record_text(void *text) {
+    return new_text(*(const Bytes *)text, "a record has a text that is not UTF-8");
+}
+
 /* --------------------------------------------------------------------------------------------------------- sources */
 
 static PyObject *read_file(int descriptor, uint64_t offset, uint64_t size) {
@@ -944,19 +949,10 @@ PyObject *read_frame(PyObject *Py_UNUSED(module), PyObject *args) {
     return result;
 }
 
-static PyObject *fields_of_function(const FunctionFields *found) {
-    static const char not_text[] = "a function record has a text that is not UTF-8";
-    PyObject *name = new_text(found->name, not_text);
-    PyObject *symbol = name != NULL ? new_text(found->symbol, not_text) : NULL;
-    PyObject *signature = symbol != NULL ? new_text(found->signature, not_text) : NULL;
-    PyObject *result = signature != NULL ? Py_BuildValue("(OOOy#IIIy#)", name, symbol, signature, found->target_id, (Py_ssize_t)CHECK_BYTES,
-                                                         found->function, found->entry, found->needs, found->link_type.at,
-                                                         (Py_ssize_t)found->link_type.size)
-                                         : NULL;
-    Py_XDECREF(name);
-    Py_XDECREF(symbol);
-    Py_XDECREF(signature);
-    return result;
+static PyObject *fields_of_function(FunctionFields *found) {
+    return Py_BuildValue("(O&O&O&y#IIIy#)", record_text, &found->name, record_text, &found->symbol, record_text, &found->signature,
+                         found->target_id, (Py_ssize_t)CHECK_BYTES, found->function, found->entry, found->needs, found->link_type.at,
+                         (Py_ssize_t)found->link_type.size);
 }
 
 /* function_record(payload: bytes) -> (name, symbol, signature, target_id, function, entry, needs, link_type) */
@@ -1126,25 +1122,18 @@ static PyObject *numbers_of(uint32_t count, const uint8_t *numbers) {
 
 /* global_record(payload: bytes) -> (name, slot, form, size, kind, definition) */
 PyObject *global_record(PyObject *Py_UNUSED(module), PyObject *payload) {
-    static const char is_no_text[] = "a global record has a text that is not UTF-8";
     GlobalFields found;
     const Fault fault = PyBytes_Check(payload) ? decode_global_record(bytes_of(payload), &found) : "a global record is not bytes";
     if (fault != NULL) {
         return damaged(fault, NULL);
     }
-    PyObject *name = new_text(found.name, is_no_text), *form = NULL, *kind = NULL, *result = NULL;
-    if (name != NULL && (form = new_text(found.form, is_no_text)) != NULL && (kind = new_text(found.kind, is_no_text)) != NULL) {
-        result = Py_BuildValue("(OIOIOy#)", name, found.slot, form, found.size, kind, found.definition.at,
-                               (Py_ssize_t)found.definition.size);
-    }
-    Py_XDECREF(name);
-    Py_XDECREF(form);
-    Py_XDECREF(kind);
-    return result;
+    return Py_BuildValue("(O&IO&IO&y#)", record_text, &found.name, found.slot, record_text, &found.form, found.size, record_text, &found.kind,
+                         found.definition.at, (Py_ssize_t)found.definition.size);
 }
 
-/* Returns the ids of modules that follow each other, as a tuple. */
-static PyObject *ids_of(Bytes ids) {
+/* Returns the ids of modules that follow each other in the Bytes at an address, as a tuple. */
+static PyObject *ids_of(void *joined) {
+    const Bytes ids = *(const Bytes *)joined;
     const uint32_t count = (uint32_t)(ids.size / NAME_BYTES);
     PyObject *result = PyTuple_New((Py_ssize_t)count);
     for (uint32_t i = 0; result != NULL && i < count; i++) {
@@ -1157,28 +1146,18 @@ static PyObject *ids_of(Bytes ids) {
 
 /* entry_record(payload: bytes) -> (kind, name, sequence, requires, data, gone) */
 PyObject *entry_record(PyObject *Py_UNUSED(module), PyObject *payload) {
-    static const char is_no_text[] = "the record of an entry has a text that is not UTF-8";
     EntryFields found;
     const Fault fault = PyBytes_Check(payload) ? decode_entry_record(bytes_of(payload), &found) : "the record of an entry is not bytes";
     if (fault != NULL) {
         return damaged(fault, NULL);
     }
-    PyObject *kind = new_text(found.kind, is_no_text), *name = NULL, *requires = NULL, *result = NULL;
-    if (kind != NULL && (name = new_text(found.name, is_no_text)) != NULL && (requires = ids_of(found.requires)) != NULL) {
-        result = Py_BuildValue("(OOKOy#O)", kind, name, (unsigned long long)found.sequence, requires, found.data.at,
-                               (Py_ssize_t)found.data.size, found.is_removal ? Py_True : Py_False);
-    }
-    Py_XDECREF(kind);
-    Py_XDECREF(name);
-    Py_XDECREF(requires);
-    return result;
+    return Py_BuildValue("(O&O&KO&y#O)", record_text, &found.kind, record_text, &found.name, (unsigned long long)found.sequence, ids_of,
+                         &found.requires, found.data.at, (Py_ssize_t)found.data.size, found.is_removal ? Py_True : Py_False);
 }
-
-static const char needs_are_no_text[] = "a needs record has a text that is not UTF-8";
 
 /* Returns a use (runtime.h). */
 static PyObject *new_use(uint32_t slot, Bytes name, Bytes places, Bytes link_type) {
-    PyObject *use = PyTuple_New(USE_FIELDS), *text = use != NULL ? new_text(name, needs_are_no_text) : NULL;
+    PyObject *use = PyTuple_New(USE_FIELDS), *text = use != NULL ? record_text(&name) : NULL;
     const int has_slot = slot != NO_SLOT;
     if (text == NULL || !put(use, USE_KEY, has_slot ? PyLong_FromUnsignedLong(slot) : Py_NewRef(text)) || !put(use, USE_NAME, Py_NewRef(text))
         || !put(use, USE_PLACES, has_slot ? new_bytes(NULL, 0) : new_bytes(places.at, places.size))
@@ -1207,7 +1186,8 @@ static PyObject *natives_of(const NeedsFields *needs) {
     PyObject *result = PyTuple_New((Py_ssize_t)needs->natives);
     Bytes rows = needs->native_rows;
     for (uint32_t i = 0; result != NULL && i < needs->natives; i++) {
-        if (!put(result, i, new_text(next_row(&rows), needs_are_no_text))) {
+        Bytes row = next_row(&rows);
+        if (!put(result, i, record_text(&row))) {
             Py_CLEAR(result);
         }
     }
@@ -1221,12 +1201,11 @@ PyObject *needs_record(PyObject *Py_UNUSED(module), PyObject *payload) {
     if (fault != NULL) {
         return damaged(fault, NULL);
     }
-    PyObject *fields[4] = {NULL};
-    const int is_made = (fields[0] = imports_of(&found)) != NULL && (fields[1] = numbers_of(found.globals, found.global_numbers)) != NULL
-        && (fields[2] = natives_of(&found)) != NULL && (fields[3] = numbers_of(found.children, found.child_numbers)) != NULL;
-    PyObject *result = is_made ? PyTuple_Pack(4, fields[0], fields[1], fields[2], fields[3]) : NULL;
-    for (int i = 0; i < 4; i++) {
-        Py_XDECREF(fields[i]);
+    PyObject *result = PyTuple_New(4);
+    if (result != NULL
+        && !(put(result, 0, imports_of(&found)) && put(result, 1, numbers_of(found.globals, found.global_numbers))
+             && put(result, 2, natives_of(&found)) && put(result, 3, numbers_of(found.children, found.child_numbers)))) {
+        Py_CLEAR(result);
     }
     return result;
 }

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from numba_helpers import Project
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from numba_helpers import Project
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
 pytest.importorskip("numba")
@@ -62,11 +61,6 @@ x = np.arange(7.0)
 calls = [k.call_sides, k.call_wide, k.loop]
 result = [f(x).tolist() for f in calls] + [k.call_weighted(x, np.array([0.5, 2.0])).tolist()]
 """
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project(tmp_path)
 
 
 def run(project: Project, text: str, **variables: str) -> object:

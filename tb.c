@@ -1,1 +1,0 @@
-typedef float v8 __attribute__((vector_size(32))); __attribute__((target("avx2"))) v8 g(v8 a); __attribute__((target("avx2"))) void f(void*p){ v8*x=p; *x=g(*x);} 
