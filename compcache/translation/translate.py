@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen, ir_text, pic
-from compcache.build.exports import MERGED, VISIBLE_LINKAGES, WEAK, choose_exports
+from compcache.build.exports import MERGED, VISIBLE_LINKAGES, WEAK, choose_exports, require_exports
 from compcache.build.inlining.imported import NOTHING_INLINED, link_offered_bodies
 from compcache.build.inlining.offers import offered_bodies
 from compcache.build.large_data.variables import replace_large_variables
@@ -295,6 +295,7 @@ def _choose_exports(
     exports = choose(request.exports, may_be_empty=request.assumed is not None)
     if request.members and request.exports is None:  # some members export what they name, the others all visible symbols
         exports = (*choose(request.named), *_group_exports(exports, values, request))
+        require_exports(exports, values)
     return exports
 
 
