@@ -115,6 +115,8 @@ class _Addition:
             self._compile(number, source)
         for item in self._waiting:
             missing = [name for name in self._undefined_symbols(item) if not self._session.can_import(name)]
+            if missing and (built := self._await_linked(item)) is not None:  # optimization removes calls that never run
+                missing = [name for name in missing if name in built.imports]
             if missing:
                 functions = [name for name in missing if item.assumed[name]]
                 self._fail_importable(item, undefined_symbols_error(missing, functions))

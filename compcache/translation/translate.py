@@ -237,6 +237,7 @@ def _compile_module(
         lambda names: codegen.call_in_caller(list, filter(request.is_cached, names)),
         shared=request.shared,
         is_beside=request.is_beside,
+        optimized=lambda: _optimized_text(context, module, request, target),
         assumed=request.assumed,
     )
     resolution = _add_merged_imports(resolution, exports)
@@ -254,6 +255,13 @@ def _compile_module(
     optimized, portable_code = _optimize_module(context, module, printed, request, target)
     prepared = Prepared(exports, function_aliases, resolution, encoded, portable_code, source.data, inlined, bodies, digests)
     return emit(module, optimized, context, target, request, prepared)
+
+
+def _optimized_text(context: Any, module: Any, request: Request, target: Any) -> str:
+    """Return the text of an optimized copy of a module."""
+    copy = codegen.copy(module, context)
+    codegen.optimize(copy, target, request.level)
+    return str(copy)
 
 
 def _optimize_module(context: Any, module: Any, printed: str, request: Request, target: Any) -> tuple[str, bytes]:
