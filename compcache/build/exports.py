@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MERGED", "VISIBLE_LINKAGES", "WEAK", "Entries", "Export", "choose_exports", "is_visible", "make_entries", "read_exports",
-    "visible_exports",
+    "require_exports", "visible_exports",
 ]  # fmt: skip
 
 VISIBLE_LINKAGES = frozenset(("external", "linkonce_any", "linkonce_odr", "linkonce_odr_auto_hide", "weak_any", "weak_odr", "common"))
@@ -137,7 +137,7 @@ def choose_exports(
         exports = visible_exports(values, aliases, thread_locals, merged, assembly, variable_aliases)
         for export in exports:
             _require_free_symbol(export.symbol)
-        _require_exports(exports, values, may_be_empty=may_be_empty)
+        require_exports(exports, values, may_be_empty=may_be_empty)
         return exports
     variables = {variable.name for variable in values.variables if not variable.is_declaration}.union(variable_aliases)
     functions = {function.name for function in values.functions if not function.is_declaration or function.name in assembly}
@@ -225,14 +225,15 @@ def _variable_export(export: Export, thread_locals: Collection[str], functions: 
     return export._replace(link_only="variable")
 
 
-def _require_exports(visible: Sequence[object], values: GlobalValues, *, may_be_empty: bool) -> None:
+def require_exports(visible: Sequence[object], values: GlobalValues, *, may_be_empty: bool = False) -> None:
     """Raise `UndefinedSymbolError` for a module without exports.
 
     With `may_be_empty`, a module without functions and a module that defines only the object of ``#include <iostream>`` are accepted.
     """
     if visible:
         return
-    hidden = [f"{function.name!r} ({function.linkage})" for function in values.functions if not function.is_declaration]
+    defined = [function for function in values.functions if not function.is_declaration]
+    hidden = [f"{function.name!r} ({'hidden' if function.is_hidden else function.linkage})" for function in defined]
     if may_be_empty and (not hidden or _has_only_stream_init(values)):
         return
     if not hidden:
@@ -243,7 +244,7 @@ def _require_exports(visible: Sequence[object], values: GlobalValues, *, may_be_
             "them as one module, or export a function in functions= and load this function first"
         )
     raise UndefinedSymbolError(
-        f"the module exports nothing, because all its functions are internal ({join_first(hidden, _SHOWN)}): name the "
+        f"the module exports nothing, because all its functions are internal or hidden ({join_first(hidden, _SHOWN)}): name the "
         "functions to export in functions="
     )
 

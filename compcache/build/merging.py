@@ -12,7 +12,7 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
-from compcache.build.ir_text import add_attributes, change_lines, lines_from, parse_head, quote, references, split_at
+from compcache.build.ir_text import add_attributes, lines_from, parse_head, quote, references, split_at
 from compcache.interrupts import suppress
 from compcache.llvm import llvm
 
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 __all__ = [
-    "declared_promises", "expand_types", "link_modules", "named_types", "plain_declarations", "with_plain_declarations",
-    "without_tbaa_of_calls",
+    "declared_promises", "expand_types", "link_modules", "named_types", "plain_declarations", "without_tbaa_of_calls",
 ]  # fmt: skip
 
 #: The root of the types that flang writes for one function, and an attachment of types. Attachments are at the end of a line.
@@ -52,12 +51,6 @@ def without_tbaa_of_calls(text: str) -> str:
     (llvm-project issue 89829). So code of several modules must be inlined without this metadata.
     """
     return _TBAA.sub("", text) if _FLANG_ROOT in text else text
-
-
-def with_plain_declarations(text: str) -> str:
-    """Return a printed module whose declarations of functions promise nothing."""
-    groups = _attribute_groups(text)
-    return change_lines(text, "declare ", lambda line: line if "@llvm." in line else _split_declaration(line, groups)[0])
 
 
 def plain_declarations(text: str) -> str:

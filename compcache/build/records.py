@@ -160,9 +160,12 @@ class RecordBuilder:
         return self._written_needs[payload]
 
     def _use_of(self, symbol: str) -> Use:
-        """Return the fields of an import in a needs record: the number of its slot or its name, its name, its places, and its link type."""
+        """Return the fields of an import in a needs record: the number of its slot or its name, its name, its places, and its link type.
+
+        A module that defines a merged variable itself expects at least the size of its own definition.
+        """
         name = self._imports[symbol]
-        link_type = self._link_type(unite_types(self._types.uses.get(symbol, ())))
+        link_type = self._link_type(unite_types(self._types.uses.get(symbol, ())) or self._types.definitions.get(symbol, ""))
         return self._slots.get(symbol, name), name, self._places.get(symbol, b""), link_type
 
     def _link_type(self, text: str) -> bytes:

@@ -176,6 +176,7 @@ def resolve_declarations(
     *,
     shared: bool,
     is_beside: Callable[[str], bool],
+    optimized: Callable[[], str],
     assumed: dict[str, bool] | None = None,
 ) -> Resolution:
     """Choose the provider of every declaration of a module. The linkages and attributes of declarations in the module are changed.
@@ -190,6 +191,7 @@ def resolve_declarations(
         cached_among: returns which of these names the cache has.
         shared: whether the image will be a shared object, with places for imports.
         is_beside: returns whether a source that is added together with this source defines a symbol.
+        optimized: returns the text of the module after optimization, which removes calls that never run.
         assumed: collects the symbols that nothing defines, and whether each is a function. They become imports, and the caller ensures
             that modules will define them, or raises the error of `undefined_symbols_error`. None: they are errors.
 
@@ -215,6 +217,8 @@ def resolve_declarations(
     if assumed is not None and missing:
         assumed |= resolver.assume(missing, functions)
         missing = []
+    if missing:
+        missing = _used_names(missing, symbol_counts(optimized()))
     _require_same_thread_locality(missing, cached_among)
     _check_use(code.text, requests, functions, variables, missing)
     for name in resolver.imports:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.build import codegen
 from compcache.build.inlining.imported import Inlined
 from compcache.build.ir_text import leading_type, parse_head, quote, referenced_name, target_text
-from compcache.build.merging import with_plain_declarations, without_tbaa_of_calls
+from compcache.build.merging import link_modules, plain_declarations, without_tbaa_of_calls
 from compcache.build.slots import restore_resolution
 from compcache.closures.parts import Copies, copies_of, without_static_runtime
 from compcache.errors import CompileError, LinkError
@@ -108,13 +108,11 @@ def link_code(context: Any, closure: Closure, request: Request) -> Linked | None
     parts = sorted(reached.copies)
     if len(parts) < 2:  # noqa: PLR2004 - the code of one module is already linked
         return None
-    module = None
-    for number in parts:
-        module = linker.link_part(module, number, reached.copies[number], context)
+    module = linker.link_parts({number: reached.copies[number] for number in parts}, context)
     exports = linker.finish(module, roots)
     libraries = tuple(dict.fromkeys([name for number in parts for name in closure.parts[number].recipe.libraries]))
     with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level) as target:
-        module.data_layout = codegen.data_layout(target)  # type: ignore[union-attr] # there are two parts
+        module.data_layout = codegen.data_layout(target)
         codegen.optimize(module, target, request.level)
         resolution = restore_resolution(module, linker.imported(module), {}, libraries)
         _add_static_runtime(module, context, resolution)
@@ -255,17 +253,29 @@ class _Linker:
         place = self._place_of(name)
         return place if place is not None and self._is_only_called(name) and self._is_available(*place) else None
 
-    def link_part(self, module: Any, number: int, copied: Iterable[str], context: Any) -> Any:
-        """Link the definitions of a part into the module, and return the module. If `module` is None, the part's module is returned.
+    def link_parts(self, copies: Mapping[int, Iterable[str]], context: Any) -> Any:
+        """Link the definitions of parts, by their numbers, into one module, and return it.
 
-        Raise `CompileError` if a symbol is in use, or `LinkError` if LLVM cannot link the part.
+        Raise `CompileError` if a symbol is in use, or `LinkError` if LLVM cannot link the parts.
+        """
+        modules = [self._read_part(number, copied, context) for number, copied in copies.items()]
+        try:
+            return link_modules([plain_declarations(str(module)) for module in modules], modules, context)
+        except RuntimeError as error:
+            reraise_interrupt(error)
+            raise LinkError(f"the modules of a closure cannot be linked: {error}") from error
+
+    def _read_part(self, number: int, copied: Iterable[str], context: Any) -> Any:
+        """Return the module of a part with the symbols and linkages that it has in the image.
+
+        Raise `CompileError` if a symbol is in use.
         """
         part, names = self._closure.parts[number], set(copied)
         is_moved = number in self._homes
         mentioned = set() if is_moved else {symbol for key in names for symbol in part.copies.mentions[key]}
         homes = {symbol for symbol in mentioned if symbol in part.copies.homes}
         exported = {export.symbol for export in self._movable_exports[number].values()} if is_moved else names
-        part_module = codegen.parse(with_plain_declarations(_with_shared_definitions(part.text, homes | part.copies.merged)), context)
+        part_module = codegen.parse(_with_shared_definitions(part.text, homes | part.copies.merged), context)
         for value, is_function in _iterate_values(part_module):
             name = value.name
             if value.is_declaration or value.linkage.name == "available_externally":
@@ -277,15 +287,7 @@ class _Linker:
             else:
                 value.visibility = "default"
                 value.linkage = _INTERNAL
-        if module is None:
-            return part_module
-        try:
-            module.link_in(part_module)
-        except RuntimeError as error:
-            reraise_interrupt(error)
-            raise LinkError(f"module {part.module_id.hex()} cannot be linked with the other modules of a closure: {error}") from error
-        context.modules.pop()  # linking has destroyed the part's module
-        return module
+        return part_module
 
     def _rename_declared(self, value: Any, number: int, homes: set[str]) -> None:
         """Rename a declaration to the symbol of its definition in the linked module, or to the symbol of its import."""

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     Piece = tuple[str, bool]
 
 __all__ = [
-    "ADDRESS", "CONSTANT", "DIGEST_SIZE", "IGNORED", "OR", "THREAD_LOCAL", "VARIABLE", "VARIADIC", "WRITTEN", "compare_types", "read_type",
-    "type_digest", "unite_types",
+    "ADDRESS", "CONSTANT", "DIGEST_SIZE", "IGNORED", "OR", "THREAD_LOCAL", "VARIABLE", "VARIADIC", "WRITTEN", "compare_types", "extent_of",
+    "read_type", "type_digest", "unite_types",
 ]  # fmt: skip
 
 #: Marks after the parameters of a use: the result is not used; the function is not called, but its address is taken.
@@ -63,6 +63,11 @@ def read_type(read_record: Callable[[int], bytes], link_type: bytes) -> str:
     """
     offset = int.from_bytes(link_type[DIGEST_SIZE:], "little")
     return decode_link_type(read_record(offset)) if offset else ""
+
+
+def extent_of(variable: str) -> tuple[int, ...]:
+    """Return the size and the alignment in a variable's link type, 0 for an unknown size; () for an unknown type."""
+    return tuple([int(word) if word != _UNKNOWN else 0 for word in variable.split(" ")[1:4:2]])
 
 
 def _expected_definition(use: str) -> str:

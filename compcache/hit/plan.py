@@ -140,9 +140,10 @@ class _Node:
         dependents: the functions that import it.
         error: the first error against a realization, or None.
         uses: the link types that the dependents expect, by digest, each with one of these dependents.
+        has_definition: whether the dependents do not fit a definition of a variable, which weak definitions must not replace.
     """
 
-    __slots__ = ("candidates", "choice", "dependents", "error", "uses")
+    __slots__ = ("candidates", "choice", "dependents", "error", "has_definition", "uses")
 
     def __init__(self, candidates: Iterator[tuple[bytes, int]]) -> None:
         self.candidates = candidates
@@ -150,6 +151,7 @@ class _Node:
         self.dependents: dict[str, None] = {}
         self.error: Exception | None = None
         self.uses: dict[bytes, tuple[Choice, bytes]] = {}
+        self.has_definition = False
 
     def keep_error(self, error: Exception) -> None:
         """Keep the first error, without its traceback, whose frames refer to the plan and to all objects of their callers."""
@@ -393,6 +395,7 @@ class Plan:
         for number, (use, (user, expected)) in enumerate(list(node.uses.items())):
             if not self._fits(choice, user, expected):
                 if number == 0 and name != self._root:
+                    node.has_definition = node.has_definition or choice.record.signature.startswith(VARIABLE)
                     raise _mismatch_error(choice, user, *self._read_both_types(choice, user, expected))
                 self._split_node(name, use, user, expected)
 
@@ -438,25 +441,34 @@ class Plan:
                 reraise_interrupt(error)
                 node.keep_error(error)
                 continue
-            return self._find_strongest(name, node, choice, (module_id, offset)) if choice.record.signature.startswith(WEAK) else choice
+            if not choice.record.signature.startswith(WEAK):
+                return choice
+            if not node.has_definition:
+                return self._find_strongest(name, node, choice, (module_id, offset))
         return None
 
     def _find_strongest(self, name: str, node: _Node, weak: Choice, place: tuple[bytes, int]) -> Choice:
         """Return the definition that replaces a weak one, as linkers choose it.
 
-        That is a definition that is not merged, or else the longest of common blocks that are arrays. The other definitions become the
-        candidates of `node`.
+        That is a definition that is not merged, or else the longest, of these the one with the largest alignment. The other definitions
+        become the candidates of `node`.
         """
         places, best = [place, *node.candidates], weak
-        for candidate in places[1:]:
+        if len(places) == 1:
+            return weak
+        from compcache.hit.link_types import extent_of
+
+        best_extent: tuple[int, ...] = ()
+        for candidate in places:
             try:
                 choice = self._loader.open_candidate(name, *candidate, self._sources)
+                extent = extent_of(self._read_link_type(choice, choice.record.link_type))
             except (CompcacheError, OSError) as error:
                 reraise_interrupt(error)
                 continue
             is_definition = choice.record.signature.startswith(VARIABLE)
-            if is_definition or _array_length(choice) > _array_length(best):
-                best, place = choice, candidate
+            if is_definition or extent > best_extent:
+                best, best_extent, place = choice, extent, candidate
             if is_definition:
                 break
         node.candidates = iter([candidate for candidate in places if candidate != place])
@@ -551,12 +563,6 @@ def _mismatch_error(choice: Choice, user: Choice, defined: str, expected: str) -
         func_name=choice.record.name,
         module_id=choice.module_id.hex(),
     )
-
-
-def _array_length(choice: Choice) -> int:
-    """Return the length in bytes of a variable that is an array, from its LLVM type, or 0 for other variables."""
-    count, separator, _ = choice.record.signature.removeprefix(WEAK).removeprefix("[").partition(" x i8]")
-    return int(count) if separator and count.isdecimal() else 0
 
 
 def _may_have_more(node: _Node) -> bool:

@@ -27,7 +27,7 @@ class Provider(NamedTuple):
     link_type: str
 
 
-def require_types(session: Session, built: BuiltModule, added: Mapping[str, Provider]) -> None:
+def require_types(session: Session, built: BuiltModule, added: Mapping[str, Mapping[int, Provider]]) -> None:
     """Check that each import of a module has a realization with the link type that the module expects.
 
     An import without any realization is accepted. The functions in `added`, which are added together with the module, take precedence over
@@ -36,8 +36,8 @@ def require_types(session: Session, built: BuiltModule, added: Mapping[str, Prov
     own_names = {name for name, *_ in built.functions}
     for name, types in built.used.items():
         if name not in own_names:
-            providers = iter((added[name],)) if name in added else _stored_providers(session, name, type_digest(unite_types(types)))
-            _require_provider(name, types, providers)
+            stored = _stored_providers(session, name, type_digest(unite_types(types)))
+            _require_provider(name, types, iter(added[name].values()) if name in added else stored)
 
 
 def _require_provider(name: str, types: Mapping[str, str], providers: Iterator[Provider]) -> None:

@@ -86,7 +86,7 @@ class _Addition:
         self._strong: set[str] = set()  # the same without weak functions
         self._unavailable: set[str] = set()  # the functions of modules that were compiled and could not be added
         self._doubtful: list[tuple[int, ModuleSource, frozenset[str]]] = []  # sources with imports that a later source may define
-        self._types: dict[str, Provider] = {}  # the types of the functions that the sources define
+        self._types: dict[str, dict[int, Provider]] = {}  # the types of the functions that the sources define, by the sources' numbers
         self._count = 0  # the number of sources so far
         self._published: dict[int, tuple[str, ...]] = {}  # by position: the module_ids of all targets, that for this host first
         self._failures: dict[int, Exception] = {}
@@ -115,6 +115,8 @@ class _Addition:
             self._compile(number, source)
         for item in self._waiting:
             missing = [name for name in self._undefined_symbols(item) if not self._session.can_import(name)]
+            if missing and (built := self._await_linked(item)) is not None:  # optimization removes calls that never run
+                missing = [name for name in missing if name in built.imports]
             if missing:
                 functions = [name for name in missing if item.assumed[name]]
                 self._fail_importable(item, undefined_symbols_error(missing, functions))
@@ -185,7 +187,8 @@ class _Addition:
         """Publish the linked modules. Unless `is_last` is set, modules that depend on an undefined symbol wait for later sources."""
         linked = [(item, built) for item in self._waiting if (built := self._await_linked(item)) is not None]
         for item, built in linked:
-            self._types |= {name: Provider(f"source {item.number}", "", text) for name, text in built.defined.items()}
+            for name, text in built.defined.items():
+                self._types.setdefault(name, {})[item.number] = Provider(f"source {item.number}", "", text)
         linked = self._fail_importers_of_unavailable(linked)
         waiting = frozenset[int]() if is_last else self._find_waiting(linked)
         self._waiting = [item for item, _ in linked if item.number in waiting]

@@ -19,7 +19,7 @@ from compcache.build.merging import link_modules, plain_declarations
 from compcache.build.pic import aliases
 from compcache.errors import LinkError, SignatureMismatchError
 from compcache.formats.deflate import deflate
-from compcache.hit.link_types import compare_types, unite_types
+from compcache.hit.link_types import compare_types, extent_of, unite_types
 from compcache.interrupts import as_format_error, reraise_interrupt
 from compcache.messagepack import pack, unpack
 from compcache.warning import warn
@@ -48,7 +48,7 @@ class Member(NamedTuple):
             with its own copies.
         data: the values of large variables, by section (`compcache.build.large_data`).
         types: the link types of definitions, by symbol.
-        uses: the link types that the code expects of its imports, by symbol, each with a function that uses the import.
+        uses: the link types that the code expects of its imports and its common blocks, by symbol, each with a function that uses it.
         declarations: its declarations of functions, without promises (`compcache.build.merging`).
     """
 
@@ -91,6 +91,7 @@ def _read_symbols(label: str, text: str) -> Member:
     defined = dict.fromkeys([*[value.name for value in visible], *function_aliases, *sorted(assembly)])
     types = read_link_types(text, read_module(text), [name for name in defined if name not in assembly], function_aliases, used_symbols, {})
     uses = {name: dict(functions_by_type) for name, functions_by_type in types.uses.items()}
+    uses |= {value.name: {types.definitions.get(value.name, ""): ""} for value in values.variables if value.linkage == "common"}
     return Member(label, b"", tuple(defined), tuple(strong), used_symbols, (), {}, dict(types.definitions), uses, "")
 
 
@@ -164,6 +165,9 @@ def _require_types(members: Sequence[Member]) -> None:
 def _iterate_mismatches(members: Sequence[Member]) -> Iterator[tuple[str, str, bool]]:
     """Yield each symbol that a member uses with another type than that of its definition, a message, and whether the use is permitted."""
     definers = {name: number for number, member in reversed(list(enumerate(members))) for name in (*member.types, *member.strong)}
+    # Of common blocks, which members both define and use, linkers choose the largest.
+    blocks = [(name, number) for number, member in enumerate(members) for name in member.uses.keys() & member.types.keys()]
+    definers |= dict(sorted(blocks, key=lambda block: extent_of(members[block[1]].types[block[0]])))
     definers |= {name: number for number, member in enumerate(members) for name in member.strong}
     for number, member in enumerate(members):
         for name, types in member.uses.items():

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen, ir_text, pic
-from compcache.build.exports import MERGED, VISIBLE_LINKAGES, WEAK, choose_exports
+from compcache.build.exports import MERGED, VISIBLE_LINKAGES, WEAK, choose_exports, require_exports
 from compcache.build.inlining.imported import NOTHING_INLINED, link_offered_bodies
 from compcache.build.inlining.offers import offered_bodies
 from compcache.build.large_data.variables import replace_large_variables
@@ -236,6 +236,7 @@ def _compile_module(
         lambda names: codegen.call_in_caller(list, filter(request.is_cached, names)),
         shared=request.shared,
         is_beside=request.is_beside,
+        optimized=lambda: _optimized_text(context, module, request, target),
         assumed=request.assumed,
     )
     resolution = _add_merged_imports(resolution, exports)
@@ -253,6 +254,13 @@ def _compile_module(
     optimized, portable_code = _optimize_module(context, module, printed, request, target)
     prepared = Prepared(exports, function_aliases, resolution, encoded, portable_code, source.data, inlined, bodies, digests)
     return emit(module, optimized, context, target, request, prepared)
+
+
+def _optimized_text(context: Any, module: Any, request: Request, target: Any) -> str:
+    """Return the text of an optimized copy of a module."""
+    copy = codegen.copy(module, context)
+    codegen.optimize(copy, target, request.level)
+    return str(copy)
 
 
 def _optimize_module(context: Any, module: Any, printed: str, request: Request, target: Any) -> tuple[str, bytes]:
@@ -294,6 +302,7 @@ def _choose_exports(
     exports = choose(request.exports, may_be_empty=request.assumed is not None)
     if request.members and request.exports is None:  # some members export what they name, the others all visible symbols
         exports = (*choose(request.named), *_group_exports(exports, values, request))
+        require_exports(exports, values)
     return exports
 
 

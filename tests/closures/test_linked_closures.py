@@ -527,9 +527,12 @@ define i64 @careful(i64 %x) {
     assert load(directory, "top")[0] == [(closure.module_id, answer + 2 + 110)]
 
 
-def test_what_a_declaration_forbids_is_forbidden_in_linked_code(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    user = "declare i64 @random() returns_twice\ndefine i64 @user(i64 %x) {\n  %r = call i64 @random()\n  ret i64 %r\n}\n"
-    cache.add_modules([ModuleSource(user), ModuleSource(caller("top", "user", plus=1))])
+@pytest.mark.parametrize("order", [["twice", "once"], ["once", "twice"]])
+def test_what_a_declaration_forbids_is_forbidden_in_linked_code(cache: Cache, monkeypatch: pytest.MonkeyPatch, order: list[str]) -> None:
+    """Whichever of the modules has the declaration."""
+    user = "declare i64 @random() {}\ndefine i64 @{}(i64 %x) {{\n  %r = call i64 @random()\n  ret i64 %r\n}}\n"
+    users = [user.format("returns_twice", "twice"), user.format("", "once"), sum_of("top", order)]
+    cache.add_modules([ModuleSource(text) for text in users])
     linked = []
     monkeypatch.setattr(codegen, "optimize", lambda module, *_: linked.append(str(module)))
     assert cache.link(["top"]).linked

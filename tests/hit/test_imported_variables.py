@@ -7,12 +7,23 @@ import gc
 import shutil
 import sys
 import types
+from itertools import permutations
 from typing import TYPE_CHECKING
 
 import pytest
 from helpers import caller, run_fresh, store_objects
 
-from compcache import Cache, CompileError, Function, LinkError, ModuleSource, PrunePolicy, SignatureError, UndefinedSymbolError
+from compcache import (
+    Cache,
+    CompileError,
+    Function,
+    LinkError,
+    ModuleSource,
+    PrunePolicy,
+    SignatureError,
+    SignatureMismatchError,
+    UndefinedSymbolError,
+)
 from compcache.globals import PythonObject
 
 if TYPE_CHECKING:
@@ -378,6 +389,56 @@ def test_the_longest_common_block_is_the_one_that_all_use(cache: Cache, order: i
     cache.add_modules([ModuleSource(text) for text in texts[::order]])
     held = [cache.get_target(name) for name in ("short", "last", "first")]
     assert [target() for target in held] == [1, 1, 2]
+
+
+#: A block of numbers, as C writes it: its number of elements, the name of a function, and the element that this function counts up.
+NUMBERS = """
+@block = {} [{} x i64] {}
+define i64 @{}() {{
+  %p = getelementptr i64, ptr @block, i64 {}
+  %v = load i64, ptr %p
+  %n = add i64 %v, 1
+  store i64 %n, ptr %p
+  ret i64 %n
+}}
+"""
+SHORT = NUMBERS.format("common global", 2, "zeroinitializer, align 16", "first", 0) + "@guard = global [9000 x i64] zeroinitializer\n"
+LONG = NUMBERS.format("common global", 9000, "zeroinitializer, align 16", "last", 8999)
+OUTSIDE = NUMBERS.format("external global", 9000, "", "outside", 8999)
+
+
+@pytest.mark.parametrize("order", list(permutations([SHORT, LONG, OUTSIDE])))
+@pytest.mark.parametrize("group", [None, "numbers"])
+def test_the_longest_tentative_definition_of_c_is_the_one_that_all_use(cache: Cache, order: tuple[str, ...], group: str | None) -> None:
+    cache.add_modules([ModuleSource(text) for text in order], group=group)
+    held = [cache.get_target(name) for name in ("first", "last", "outside")]
+    assert [target() for target in held] == [1, 1, 2]
+
+
+def test_a_longer_block_is_refused_while_a_shorter_one_is_in_use(cache: Cache) -> None:
+    cache.add_module(ModuleSource(SHORT))
+    held = cache.get_target("first")
+    cache.add_module(ModuleSource(LONG))
+    with pytest.raises(UndefinedSymbolError, match="it has 16 bytes, and its user expects 72000"):
+        cache.get_target("last")
+    assert held() == 1
+    del held
+    gc.collect()
+    assert cache.get_target("last")() == 1
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_longer_block_is_not_bound_to_a_shorter_definition(cache: Cache, order: int) -> None:
+    """Nor does it take the place of the definition, whose module would have another block."""
+    sources = [ModuleSource(text) for text in (NUMBERS.format("global", 2, "[i64 10, i64 20]", "given", 0), LONG)[::order]]
+    for source in (*sources, ModuleSource(OUTSIDE)):
+        cache.add_module(source)
+    for name in ("last", "outside"):
+        with pytest.raises(UndefinedSymbolError, match="it has 16 bytes, and its user expects 72000"):
+            cache.get_target(name)
+    assert cache.get_target("given")() == 11
+    with pytest.raises(SignatureMismatchError, match="it has 16 bytes, and its user expects 72000"):
+        cache.add_modules(sources, group="numbers")
 
 
 def test_a_definition_that_is_added_later_goes_before_weak_ones(cache: Cache) -> None:

@@ -445,3 +445,29 @@ def test_modules_that_wait_for_a_later_source_do_not_divide_the_groups_of_others
     assert sum(groups) == 16
     assert len(groups) <= 6, groups
     assert cache.get_target("w2")(1) == 6
+
+
+@pytest.mark.parametrize("group", [None, "library"])
+def test_a_call_that_never_runs_needs_no_definition(cache: Cache, group: str | None) -> None:
+    """As in `if (HAVE_X && x())`, whose call a compiler removes: a linker does not look for `x` either."""
+    text = """\
+declare i64 @absent(i64)
+define i64 @{name}(i64 %x) {{
+  br i1 {condition}, label %dead, label %live
+dead:
+  %r = call i64 @absent(i64 %x)
+  ret i64 %r
+live:
+  ret i64 %x
+}}
+"""
+    cache.add_modules([ModuleSource(text.format(name=name, condition="false")) for name in ("first", "second")], group=group)
+    assert [cache.get_target(name)(5) for name in ("first", "second")] == [5, 5]
+    if group is None:
+        cache.add_module(ModuleSource(text.format(name="third", condition="false")))
+        assert cache.get_target("third")(5) == 5
+    for optimize, condition in ((0, "false"), (2, "true")):
+        with pytest.raises(compcache.ModulesNotAddedError, match="absent"):
+            cache.add_modules([ModuleSource(text.format(name="fourth", condition=condition), optimize=optimize)], group=group)
+        with pytest.raises(UndefinedSymbolError, match="absent"):
+            cache.add_module(ModuleSource(text.format(name="fourth", condition=condition), optimize=optimize))

@@ -83,6 +83,21 @@ def _no_warning() -> Iterator[None]:
         yield
 
 
+def test_a_group_of_hidden_functions_is_refused_unless_one_is_named(cache: Cache) -> None:
+    """As with `-fvisibility=hidden`: no other code could use such a group, and nothing in it could be called."""
+    texts = ["declare i64 @b(i64)\n" + _function("a", "b"), _function("b", "")]
+    with pytest.raises(UndefinedSymbolError, match=r"exports nothing.*'a' \(hidden\), 'b' \(hidden\)\): name the functions"):
+        cache.add_modules([ModuleSource(text) for text in texts], group="library")
+    cache.add_modules([ModuleSource(texts[0], {"a": None}), ModuleSource(texts[1])], group="library")
+    assert cache.get_target("a")(5) == 5
+
+
+def _function(name: str, callee: str) -> str:
+    """Return a hidden function that returns its argument, or what another function returns for it."""
+    call, result = (f"  %r = call i64 @{callee}(i64 %x)\n", "%r") if callee else ("", "%x")
+    return f"define hidden i64 @{name}(i64 %x) {{\n{call}  ret i64 {result}\n}}\n"
+
+
 def test_a_group_is_one_module_whose_hidden_names_stay_inside(cache: Cache, directory: Path) -> None:
     """Two libraries with a hidden `helper` and a plain `init` do not run one another's code."""
     first, second = cache.add_modules(library(1), group="one"), cache.add_modules(library(2), group="two")
