@@ -195,9 +195,10 @@ def _target_attributes(printed: str, values: ir_text.GlobalValues) -> dict[str, 
 
 
 def _with_thread_locals(printed: str, request: Request) -> tuple[str, Request]:
-    """Add functions that return the addresses of shared thread-local variables. Return the new text of the module and the new request.
+    """Share thread-local variables through functions that return their addresses. Return the new text of the module and the new request.
 
-    Raise `CompileError` if a use of an imported variable cannot be rewritten.
+    The module defines such functions for its own variables, and calls those of other modules in place of the variables that it imports.
+    Raise `LibraryError` if a library cannot be opened, or `CompileError` if a use of an imported variable cannot be rewritten.
     """
     declared, defined = pic.shared_thread_locals(ir_text.lines_of_variables(printed))
     if not request.shared or not (declared or defined):
