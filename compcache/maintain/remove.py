@@ -21,7 +21,7 @@ from compcache.publish.removal import remove_file
 from compcache.publish.volumes import remove_orphaned_lists
 from compcache.publish.writer import publish_modules
 from compcache.usage.linked import linked_closures
-from compcache.usage.listings import module_key
+from compcache.usage.listings import parse_module_id
 from compcache.usage.snapshot import Excerpts
 from compcache.usage.whole_directories import remove_directory
 from compcache.wording import join_first
@@ -109,7 +109,7 @@ def _remove_entries(store: Store, keys: Iterable[tuple[str, str]]) -> None:
 def remove_module(store: Store, module_id: str) -> bool:
     """Remove a module and the linked closures derived from it, and return whether the module existed. See `Cache.remove_module`."""
     store.require_writable()
-    return bool(remove_modules(store, [module_key(module_id)]))
+    return bool(remove_modules(store, [parse_module_id(module_id)]))
 
 
 def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:

@@ -335,14 +335,14 @@ def translate_again(
         codegen.call_in_caller(try_in_child, complete, machine, 0 if recipe.optimized else recipe.level)
     function_aliases = pic.aliases(text)
     request = Request(recipe.code, recipe.exports, Requests({}, {}), recipe.level, machine, shared)
-    with codegen.borrow_machine(machine.cpu, machine.features, recipe.level) as emitter:
+    with codegen.borrow_machine(machine.cpu, machine.features, recipe.level) as target:
         if not recipe.optimized:
-            codegen.optimize(module, emitter, recipe.level)
+            codegen.optimize(module, target, recipe.level)
         resolution = restore_resolution(module, slots, recipe.storage, recipe.libraries)
         encoded = codegen.call_in_caller(encode_values, resolution)
         code = b"" if recipe.optimized else recipe.code
         prepared = Prepared(recipe.exports, function_aliases, resolution, encoded, code, recipe.data, inlined, lambda: bodies)
-        return emit(module, str(module), context, emitter, request, prepared)
+        return emit(module, str(module), context, target, request, prepared)
 
 
 def _cpu_intrinsics(values: ir_text.GlobalValues) -> list[str]:
