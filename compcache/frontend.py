@@ -235,16 +235,16 @@ def put_entry(cache: Cache, name_or_identity: str | Identity, data: bytes, *, ki
     from compcache.build.source import check_entry
 
     name = _entry_name(cache, name_or_identity, kind)
-    modules = [_module_key(module_id) for module_id in requires]
+    modules = [_parse_module_id(module_id) for module_id in requires]
     cache._store.require_writable()
     return _pending_entries(cache).put(kind, name, check_entry(kind, data), modules)
 
 
-def _module_key(module_id: str) -> bytes:
+def _parse_module_id(module_id: str) -> bytes:
     """Return the bytes of a module_id. Raise `ValueError` if it is not valid."""
-    from compcache.usage.listings import module_key  # few entries require modules
+    from compcache.usage.listings import parse_module_id  # few entries require modules
 
-    return module_key(module_id)
+    return parse_module_id(module_id)
 
 
 def get_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> bytes | None:

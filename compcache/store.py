@@ -121,17 +121,17 @@ class Store(Directory):
     # --------------------------------------------------------------- look-ups
 
     def find(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterator[tuple[bytes, int]]:
-        """Yield the (module_id, record offset) of every realization of a function.
+        """Yield the (module_id, record offset) of every realization of a function, first those that only this object has.
 
-        Realizations of a content name are yielded in the order in which they fit this host, the best first. For a plain name, the newest
-        addition is first, and within an addition the realization that fits best.
+        The others of a content name follow in the order in which they fit this host, the best first. For a plain name, the newest addition
+        is first, and within an addition the realization that fits best.
 
-        If the index that this process has read lacks the name, the index is read again.
+        If the index that this process has read lacks the name, the index is read again, and rebuilt if it is damaged or missing.
 
         Args:
             func_name: the name of the function.
-            is_near: returns whether a module is preferred. Its realizations precede realizations with the same content.
-            linked: whether to yield realizations in linked closures, whose offsets contain `LINKED`.
+            is_near: for a plain name, returns whether a module is preferred. Its realizations precede realizations with the same content.
+            linked: whether to yield also realizations in linked closures, whose offsets contain `LINKED`.
 
         Raises:
             StorageError: the index cannot be read.

@@ -20,7 +20,7 @@ class BuiltJob:
     Attributes:
         name: the name of the job.
         functions: the functions that the job compiled.
-        module_id: the module that holds the functions.
+        module_id: the module that realizes the functions.
         seconds: the time from the start to the end of the job, in the process that compiled it.
         size: the size of the module in bytes.
         attempts: the number of attempts; 2 if the first attempt failed.

@@ -19,7 +19,7 @@ from compcache.formats.host import platform_name
 from compcache.formats.makers import PACKAGE, Maker
 from compcache.images.embedded_bitcode import BITCODE_MAGIC, embedded_bitcode, holds_machine_code
 from compcache.images.llvm_thread import call_beside, call_in_caller, check_abandoned, in_llvm_thread
-from compcache.images.native_target import borrow_machine, data_layout, default_triple, initialize, note_module, target_machine, tuning
+from compcache.images.native_target import borrow_machine, data_layout, default_triple, initialize, note_module, target_machine
 from compcache.interrupts import reraise_interrupt
 from compcache.llvm import llvm
 from compcache.targets.cpu_table import table_of
@@ -224,8 +224,19 @@ def optimize(module: Any, machine: Any, level: int) -> None:
     if level == 0:
         return
     note_module(module, machine)
-    builder = llvm.create_pass_builder(machine, tuning(level))
+    builder = llvm.create_pass_builder(machine, _pipeline_options(level))
     builder.getModulePassManager().run(module, builder)
+
+
+@functools.cache
+def _pipeline_options(level: int) -> Any:
+    """Return the options of LLVM's pipeline for an optimization level, which all calls share."""
+    options = llvm.create_pipeline_tuning_options(speed_level=level)
+    options.loop_vectorization = level > 1
+    options.slp_vectorization = level > 1
+    options.loop_unrolling = True
+    options.loop_interleaving = level > 1
+    return options
 
 
 def emit_object(module: Any, machine: Any) -> bytes:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "API_AT", "BUFFER", "CSTR_HOOK", "FAIL_ARITY", "FAIL_VALUE", "FROM_CSTR", "FUNCTION_AT", "POINTER_HOOK", "U64_HOOK", "VIEW_NDIM",
-    "VIEW_READONLY", "VIEW_SHAPE", "EntryPoint", "FunctionHead", "buffer_request", "entries_text", "entry_point", "entry_text", "read_head",
-    "read_signature", "symbols_of_entries", "table_head", "table_symbols_of", "table_text",
+    "VIEW_READONLY", "VIEW_SHAPE", "EntryPoint", "FunctionHead", "entries_text", "entry_point", "entry_text", "read_head",
+    "read_signature", "symbols_of_entries", "table_head", "table_symbols_of", "table_text", "wanted_buffer",
 ]  # fmt: skip
 
 _TABLE_FIELDS = Struct("<II")
@@ -102,7 +102,7 @@ class FunctionHead(NamedTuple):
 def read_head(head_line: str) -> FunctionHead:
     """Parse the printed head of a function (without ``define``). Raise `ValueError` if the text is not a head."""
     head = parse_head(head_line)
-    types = tuple([_leading_type(parameter) for parameter in head.parameters])
+    types = tuple([_type_of_parameter(parameter) for parameter in head.parameters])
     return FunctionHead(head, types, _trailing_type(head.prefix), _calling_convention(head.prefix))
 
 
@@ -116,8 +116,8 @@ def _calling_convention(prefix: str) -> str:
     return next((word for word in words if word.startswith(_CONVENTIONS)), "")
 
 
-def _leading_type(parameter: str) -> str:
-    """Return the type at the start of a parameter's text."""
+def _type_of_parameter(parameter: str) -> str:
+    """Return the type at the start of a parameter's text; the whole text for an aggregate or a vector."""
     if parameter[:1] not in ("{", "[", "<"):
         return parameter.split(" ", 1)[0]
     return parameter  # no signature has an aggregate, so the exact end of the type does not matter
@@ -443,9 +443,9 @@ def _convert_buffer(body: _Body, index: int, parameter: Parameter, item: str, *,
     With `writable`, the call fails for read-only memory.
     """
     element = parameter.type
-    request = buffer_request(element, writable=writable)
+    wanted = wanted_buffer(element, writable=writable)
     hook = body.api(BUFFER)
-    acquired = body.value(f"call i32 {hook}(ptr %callee, i64 {index}, ptr {item}, ptr %view{index}, i32 {request})")
+    acquired = body.value(f"call i32 {hook}(ptr %callee, i64 {index}, ptr {item}, ptr %view{index}, i32 {wanted})")
     body.require(body.value(f"icmp ne i32 {acquired}, 0"), "fail")
     data = body.value(f"load ptr, ptr %view{index}")
     if parameter.dimensions:
@@ -455,8 +455,8 @@ def _convert_buffer(body: _Body, index: int, parameter: Parameter, item: str, *,
     return [f"ptr {data}", f"i64 {body.value(f'udiv exact i64 {size}, {element.size}')}"]
 
 
-def buffer_request(element: Type, *, writable: bool) -> int:
-    """Return the description of a buffer for `EntryApi.acquire_buffer`. With `writable`, read-only memory is rejected."""
+def wanted_buffer(element: Type, *, writable: bool) -> int:
+    """Return what a parameter requires of a buffer, as `wanted` of `EntryApi.acquire_buffer`. With `writable`, memory must be writable."""
     return element.size | ord(_KIND_LETTER[element.kind]) << 8 | int(writable) << 16
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ADDRESS_OF", "INITIALIZE", "TERMINATE", "Alias", "Constructors", "aliases", "find_constructors", "for_shared_object",
-    "functions_run_by_mapping", "merged_variables", "shared_thread_locals", "thread_locals", "variable_aliases", "with_addresses",
+    "merged_variables", "shared_thread_locals", "symbols_run_by_mapping", "thread_locals", "variable_aliases", "with_addresses",
     "with_deferred_start", "with_init_arrays", "with_used",
 ]  # fmt: skip
 
@@ -249,11 +249,10 @@ def find_constructors(text: str) -> Constructors:
     return Constructors(lists["ctors"], lists["dtors"])
 
 
-def functions_run_by_mapping(definitions: Mapping[str, Definition], constructors: Constructors) -> tuple[str, ...]:
-    """Return the functions that the dynamic linker runs while it maps or unmaps an image.
+def symbols_run_by_mapping(definitions: Mapping[str, Definition], constructors: Constructors) -> tuple[str, ...]:
+    """Return the symbols that cause the dynamic linker to run functions while it maps or unmaps an image.
 
-    These are constructors, destructors, resolvers of ifuncs, and functions whose addresses a variable places in a section of constructors
-    or destructors.
+    These are constructors, destructors, and the ifuncs, and variables in a section of such functions, that refer to functions.
     """
     variables = [
         name

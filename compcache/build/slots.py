@@ -241,9 +241,9 @@ def _resolution_of(resolver: _Resolver, module: Any, functions: Iterable[str], v
 
 
 def _declared_values(values: Iterable[GlobalValue], *, shared: bool) -> dict[str, GlobalValue]:
-    """Return the symbols that are only declared, by name; with `shared`, also symbols that are defined only for the optimizer."""
-    visible_values = [value for value in values if not value.name.startswith("llvm.")]
-    return {value.name: value for value in visible_values if value.is_declaration or (shared and value.linkage == "available_externally")}
+    """Return the symbols, except LLVM's own, that are only declared, by name; with `shared`, also those defined only for the optimizer."""
+    symbols = [value for value in values if not value.name.startswith("llvm.")]
+    return {value.name: value for value in symbols if value.is_declaration or (shared and value.linkage == "available_externally")}
 
 
 def _keep_optimizer_copies(

@@ -216,7 +216,7 @@ class Directory:
         if self.is_first_warning(path):
             from compcache.warning import warn
 
-            warn(f"damaged modules in {path} are not used and are compiled again: {reason}; 'compcache check --repair' repairs the file")
+            warn(f"{path} cannot be used completely, and modules are compiled again: {reason}; 'compcache check --repair' repairs the file")
 
     def present_names(self, directory: str) -> list[str]:
         """Return the names in a directory, in any order. The list is empty if the directory does not exist.

@@ -60,7 +60,7 @@ class _Bits:
                 return value
             shift += width - 1
             if width < _LEAST_CHUNK:
-                raise FormatError(f"the bitcode is damaged: it has a number in chunks of {width} bits, which cannot end")
+                raise FormatError(f"the bitcode is damaged: it has a number whose chunks of width {width} leave no bits for a value")
             if shift > _MOST_BITS:
                 raise FormatError("the bitcode is damaged: it contains a number of more than 64 bits")
 

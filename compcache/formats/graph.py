@@ -73,7 +73,7 @@ def _checked_node(symbol: object, kind: object, func_name: object, signature: ob
     fields = [("symbol", symbol), ("kind", kind), ("func_name", "" if func_name is None else func_name), ("signature", signature)]
     for field, value in [*fields, *[("reference", reference) for reference in references]]:
         if not isinstance(value, str):
-            raise TypeError(f"the node {symbol!r}: its {field} is of type {type(value).__name__}, not str")
+            raise TypeError(f"the {field} of the node {symbol!r} is of type {type(value).__name__}, not str")
     return SymbolNode(symbol, kind, func_name, signature, tuple(references))  # type: ignore[arg-type] # checked above
 
 

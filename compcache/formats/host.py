@@ -106,18 +106,18 @@ class Processor:
         return f"\0{self.identity}\0" in requirement and self.rank(requirement) == NATIVE
 
 
-def read_processor(runtime: Any, until_boot: Callable[[bytes], str | None], cpu: Callable[[], str]) -> Processor:
+def read_processor(runtime: Any, machine_key: Callable[[bytes], str | None], cpu: Callable[[], str]) -> Processor:
     """Return this host's processor.
 
     Args:
         runtime: the native runtime, which reads the processor.
-        until_boot: returns an identity that is valid until the next boot, or None. It is used for architectures without a table of
-            features, because their words may be incomplete.
+        machine_key: returns, for the bytes of the processor, a key of this machine until the next boot, or None. The key is the identity
+            of a processor whose words the runtime does not read.
         cpu: returns LLVM's name of the processor.
     """
     content: bytes = runtime.processor()
     words = runtime.processor_words(content)
-    identity = digest([_PLATFORM.encode(), content], size=12).hex() if words else until_boot(content) or ""
+    identity = digest([_PLATFORM.encode(), content], size=12).hex() if words else machine_key(content) or ""
     return Processor(words, identity, runtime.processor_word, cpu)
 
 

@@ -163,7 +163,7 @@ def decode_globals(loader: Loader, choice: Choice) -> list[tuple[GlobalRecord, b
     fills = []
     for record in choice.globals:
         try:
-            fill = _decode_global(loader, choice, record)
+            fill = _load_global(loader, choice, record)
         except GlobalValidationError as error:
             raise type(error)(
                 f"global {record.name!r} of function {choice.record.name!r} (module {choice.module_id.hex()}) is "
@@ -177,7 +177,7 @@ def decode_globals(loader: Loader, choice: Choice) -> list[tuple[GlobalRecord, b
     return fills
 
 
-def _decode_global(loader: Loader, choice: Choice, record: GlobalRecord) -> tuple[bytes, SlotContent] | None:
+def _load_global(loader: Loader, choice: Choice, record: GlobalRecord) -> tuple[bytes, SlotContent] | None:
     """Return the bytes of a global and the new content of its slot, or None if the content of the slot is still valid."""
     from compcache.globals.definition import Storage, call_load, decode_definition
 

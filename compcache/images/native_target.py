@@ -13,7 +13,7 @@ from compcache.llvm import llvm
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["borrow_machine", "data_layout", "default_triple", "initialize", "note_module", "target_machine", "tuning"]
+__all__ = ["borrow_machine", "data_layout", "default_triple", "initialize", "note_module", "target_machine"]
 
 #: What LLVM may remember in a target machine: flags of the module, the attributes of the first function of a CPU, and the addresses of the
 #: objects in ``llvm.used``. X86TargetMachine::getSubtargetImpl and TargetLoweringObjectFileELF::getModuleMetadata are examples.
@@ -32,17 +32,6 @@ def initialize() -> None:
 def default_triple() -> str:
     """Return the triple of this process, as LLVM writes it."""
     return str(llvm.get_default_triple())
-
-
-@functools.cache
-def tuning(level: int) -> Any:
-    """Return the options of LLVM's pipeline for an optimization level. Callers must not change the returned object."""
-    options = llvm.create_pipeline_tuning_options(speed_level=level)
-    options.loop_vectorization = level > 1
-    options.slp_vectorization = level > 1
-    options.loop_unrolling = True
-    options.loop_interleaving = level > 1
-    return options
 
 
 def target_machine(cpu: str, features: str, level: int) -> Any:

@@ -222,7 +222,7 @@ def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionR
     """Return the details of a function.
 
     Raises:
-        NotCachedError: no intact module holds the function.
+        NotCachedError: no intact module realizes the function.
         FormatError: the dependency graph of the module is damaged, or does not contain the function.
         StorageError: the module's file cannot be read.
     """

@@ -49,7 +49,7 @@ class PrunePolicy:
             Default None, because age makes no function wrong.
         older_than: remove modules created longer ago than this, even if they are used, unless a younger module needs them.
             Default None, because age makes no function wrong.
-        duplicates: remove modules whose functions other modules hold for the same hosts. Default False, because duplicates are harmless,
+        duplicates: remove modules whose functions other modules realize for the same hosts. Default False, because duplicates are harmless,
             and a process that has loaded a removed module must map another module.
         stale: remove code for CPUs, LLVM versions and platforms of which no module was used or added for this long, and
             directories of other formats that have not changed for this long. Default None, because other hosts that share the

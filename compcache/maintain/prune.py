@@ -322,7 +322,7 @@ def find_leftovers(store: Store, policy: PrunePolicy, now: float, torn: Iterable
         leftovers += [PrunedFile(path, size, "an unpacked bundle that is not used") for path, size, _ in files_below(store, directory)]
     if policy.stale is not None:
         assert isinstance(policy.stale, float | int)
-        leftovers += _other_formats(store, now - policy.stale)
+        leftovers += _files_of_other_formats(store, now - policy.stale)
     return tuple(leftovers)
 
 
@@ -343,7 +343,7 @@ def _older_files(store: Store, directory: str, before: float, reason: str, names
             yield from [PrunedFile(file_path, size, reason) for file_path, size, _ in files]
 
 
-def _other_formats(store: Store, before: float) -> list[PrunedFile]:
+def _files_of_other_formats(store: Store, before: float) -> list[PrunedFile]:
     """Return the files in directories of other formats, except directories in which a file has changed since `before`."""
     leftovers: list[PrunedFile] = []
     for name in other_formats(store):

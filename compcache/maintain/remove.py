@@ -21,7 +21,7 @@ from compcache.publish.removal import remove_file
 from compcache.publish.volumes import remove_orphaned_lists
 from compcache.publish.writer import publish_modules
 from compcache.usage.linked import linked_closures
-from compcache.usage.listings import module_key
+from compcache.usage.listings import parse_module_id
 from compcache.usage.snapshot import Excerpts
 from compcache.usage.whole_directories import remove_directory
 from compcache.wording import join_first
@@ -43,7 +43,7 @@ def remove_function(store: Store, func_name: str, *, force: bool) -> tuple[str, 
     """Remove a function or a group, and return the ids of the removed modules; see `Cache.remove`.
 
     Raises:
-        NotCachedError: no module holds a function or group of this name.
+        NotCachedError: no module realizes a function or group of this name.
         FunctionInUseError: other functions need the function or share its module, or it is pinned, and `force` is false.
         StorageError: the cache is read-only, or a module could not be removed.
     """
@@ -109,7 +109,7 @@ def _remove_entries(store: Store, keys: Iterable[tuple[str, str]]) -> None:
 def remove_module(store: Store, module_id: str) -> bool:
     """Remove a module and the linked closures derived from it, and return whether the module existed. See `Cache.remove_module`."""
     store.require_writable()
-    return bool(remove_modules(store, [module_key(module_id)]))
+    return bool(remove_modules(store, [parse_module_id(module_id)]))
 
 
 def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
@@ -162,7 +162,7 @@ def _has_short_index(store: Store) -> bool:
 def _require_unused(store: Store, func_name: str, names: set[str], holders: Mapping[bytes, Row], rows: Mapping[bytes, Row]) -> None:
     """Raise `FunctionInUseError` if a function or group must not be removed without `force`.
 
-    The reasons are: its modules hold other functions, other modules import one of its functions (`names`), or one of these is pinned.
+    The reasons are: its modules realize other functions, other modules import one of its functions (`names`), or one of these is pinned.
     `holders` are the rows of its modules, and `rows` those of all modules that may import it.
     """
     other_functions = tuple(sorted({name for row in holders.values() for name in row.names} - names))

@@ -330,7 +330,7 @@ def _merge_sources(requests: Sequence[Request], members: Sequence[Member], conte
     exports_by_name: dict[str, Export] = {}
     for export in [export for request in requests for export in request.exports or ()]:
         if exports_by_name.setdefault(export.name, export) != export:
-            raise CompileError(f"two sources of the group export {export.name!r} differently: export the name from only one source")
+            raise CompileError(f"two sources of the group export {export.name!r} with different symbols, signatures or nogil: keep one")
     symbols = {export.symbol for export in exports_by_name.values()}
     unexported = {name for request, member in zip(requests, members, strict=True) if request.exports is not None for name in member.defined}
     return first_request._replace(
@@ -363,6 +363,6 @@ def _merge_requests(requests_of_sources: Sequence[Requests]) -> Requests:
         for symbol, value in requests.globals.items():
             merged_value = globals_.setdefault(symbol, value)
             if merged_value is not value and (merged_value.kind, merged_value.encode()) != (value.kind, value.encode()):
-                raise CompileError(f"two sources of the group define the global {symbol!r} differently: define it once")
+                raise CompileError(f"two sources of the group define the global {symbol!r} with different values: define it once")
     libraries = dict.fromkeys([library for requests in requests_of_sources for library in requests.libraries])
     return Requests(imports, globals_, tuple(libraries))

@@ -127,7 +127,7 @@ def _items_of(row: Row, size: int) -> Iterator[Item]:
         kind, name, offset, requires, *_ = entry
         base_name = _encode_name(base_of(name))
         location = key + offset.to_bytes(_OFFSET_SIZE, "little")
-        value = module_rows.encode_entry_of(entry) if row.is_pack else b""  # entries of other modules are in their rows
+        value = module_rows.encode_row_entry(entry) if row.is_pack else b""  # entries of other modules are in their rows
         if kind == GROUP:
             yield b"g%b\0%b" % (base_name, key), b""
         yield b"e%b\0%b" % (base_name, location), value
@@ -551,7 +551,7 @@ class ModuleLists:
         Raise `FormatError` if the list is damaged.
         """
         for key, value in self._items_between(start, end):
-            yield _module_of(key), module_rows.decode_entry_of(value) if value else None
+            yield _module_of(key), module_rows.decode_row_entry(value) if value else None
 
     def module_ids(self, prefix: bytes = b"") -> Iterator[bytes]:
         """Yield the module_ids of listed modules that begin with a prefix, sorted."""

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     RowEntry = tuple[str, str, int, tuple[bytes, ...], int, int, bool]
 
 __all__ = [
-    "KEY_AT", "KEY_LENGTH", "Platform", "Row", "decode_entry_of", "decode_platform", "decode_rows",
-    "encode_entry_of", "encode_fields", "encode_platform",
+    "KEY_AT", "KEY_LENGTH", "Platform", "Row", "decode_platform", "decode_row_entry", "decode_rows",
+    "encode_fields", "encode_platform", "encode_row_entry",
     "make_row", "read_row", "read_row_and_size", "row_of_frames", "seconds_in",
 ]  # fmt: skip
 
@@ -234,12 +234,12 @@ def encode_fields(row: Row) -> bytes:
     return pack(row[2:])
 
 
-def encode_entry_of(entry: RowEntry) -> bytes:
+def encode_row_entry(entry: RowEntry) -> bytes:
     """Encode one item of a row's `entries`."""
     return pack(entry)
 
 
-def decode_entry_of(data: bytes) -> RowEntry:
+def decode_row_entry(data: bytes) -> RowEntry:
     """Decode one item of a row's `entries`. Raise `FormatError` if the data is malformed."""
     with as_format_error(_MALFORMED):
         entry = unpack(data, use_list=False)

@@ -49,7 +49,7 @@ def assign_numbers(store: Store, groups: Sequence[Group], noted: Noted, look_ups
     if look_ups is None:
         Store.renew_index(store)  # not the indexes of its layers; without its own index no number would be known
         look_ups = {}
-    following = _greatest_number(store, noted, greatest_number(store.index)) + 1 + (_UNSEEN if store.index.unfinished else 0)
+    following = _greatest_recorded(store, noted, greatest_number(store.index)) + 1 + (_UNSEEN if store.index.unfinished else 0)
     numbers: list[int | None] = []
     renumbered: set[str] = set()  # names in this call; the index does not have the new numbers yet
     for group in groups:
@@ -69,7 +69,7 @@ def note_number(store: Store, number: int, noted: Noted) -> None:
 
     Ignore `OSError`, because the index has the number too.
     """
-    if not number or _greatest_number(store, noted, number - 1) >= number:
+    if not number or _greatest_recorded(store, noted, number - 1) >= number:
         return
     path = store.path(NUMBERS, NUMBERS.file_name(f"{number:0{_DIGITS}x}"))
     # A process that lists the directory at this moment sees at least the last number. The number before it is not needed any more.
@@ -98,7 +98,7 @@ def _create_note(store: Store, path: str) -> None:
         store.files.open_owned(path, flags, FILE_MODE)
 
 
-def _greatest_number(store: Store, noted: Noted, least: int) -> int:
+def _greatest_recorded(store: Store, noted: Noted, least: int) -> int:
     """Return the greatest number that this user has recorded, or `least` if that is greater."""
     for number, name in noted:
         if number <= least:
@@ -108,7 +108,7 @@ def _greatest_number(store: Store, noted: Noted, least: int) -> int:
                 return number
         except FileNotFoundError as error:
             reraise_interrupt(error)
-            return _greatest_number(store, noted_numbers(store), least)  # another process has replaced it by a greater number
+            return _greatest_recorded(store, noted_numbers(store), least)  # another process has replaced it by a greater number
         except OSError as error:
             reraise_interrupt(error)
     return least

@@ -226,7 +226,7 @@ def recover_index(store: Store) -> None:
     if damaged:
         names = ", ".join(sorted(damaged))
         action = "a read-only cache cannot rebuild it" if store.readonly else "rebuilding it"
-        warn_once(store, names, f"the index of {store.root} is damaged ({names}: {next(iter(damaged.values()))}); {action}")
+        warn_once(store, names, f"the index of {store.root} cannot be used completely ({names}: {next(iter(damaged.values()))}); {action}")
     if store.readonly:
         if not damaged and not store.index.unfinished and _holds_old_module(store):
             action = f"run 'compcache --dir {store.root} check --repair' where it is writable"

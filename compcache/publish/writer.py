@@ -100,7 +100,7 @@ def publish_additions(
     groups = [
         [
             (_make_draft(store, module, order, module_id, is_newest=number is not None), module)
-            for module_id, module, order in _with_number(group, number)
+            for module_id, module, order in _number_modules(group, number)
         ]
         for group, number in zip(modules_with_ids, assign_numbers(store, list(map(dict, modules_with_ids)), noted, look_ups), strict=True)
     ]
@@ -153,7 +153,7 @@ def _make_draft(
     return _Draft(module, *encode_container(*module.sections, store.signing_key, module_id), order, is_newest)
 
 
-def _with_number(group: Iterable[tuple[bytes, BuiltModule]], number: int | None) -> Iterator[tuple[bytes, BuiltModule, Order]]:
+def _number_modules(group: Iterable[tuple[bytes, BuiltModule]], number: int | None) -> Iterator[tuple[bytes, BuiltModule, Order]]:
     """Yield the modules of an addition with their ids and orders. A number is written to the notes, which the ids do not cover.
 
     Raise `FormatError` if notes are damaged.

@@ -168,7 +168,7 @@ def _ask_store(store: Stores, *message: Any) -> Any:
 
 
 def _decode_objects(rows: list[list[Any]]) -> Iterator[RemoteObject]:
-    """Yield the objects of an answer, without hidden ones."""
+    """Yield the objects of an answer, except temporary files of directories, whose names begin with a dot."""
     for key, size, modified in rows:
         if not key.rpartition("/")[2].startswith("."):
             yield RemoteObject(key, size, modified)

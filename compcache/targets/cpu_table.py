@@ -94,12 +94,12 @@ class CpuTable:
         return frozenset().union(*[self._reachable_names(name, self._implies) for name in names])
 
     def supported(self, features: Iterable[str]) -> frozenset[str]:
-        """Return the features of a host that LLVM can use: those whose implied features the host also has.
+        """Return the ISA features of a host that LLVM can use: those whose implied ISA features the host also has.
 
         A hypervisor may hide a feature but not the features that imply it. If LLVM enables a feature, it also enables the implied features.
         """
-        enabled = set(features)
-        return frozenset(name for name in enabled & self.required if self._reachable_names(name, self._implies) & self.required <= enabled)
+        present = set(features)
+        return frozenset(name for name in present & self.required if self._reachable_names(name, self._implies) & self.required <= present)
 
     def _reachable_names(self, name: str, edges: Mapping[str, Iterable[str]]) -> set[str]:
         """Return a name and all names that `edges` connects to it, directly or indirectly."""

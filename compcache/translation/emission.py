@@ -315,7 +315,7 @@ def _startup_functions(definitions: Mapping[str, Definition], constructors: pic.
 
     Raise `CompileError` if functions that run while the image is mapped use imports or globals, which are bound later.
     """
-    run_by_mapping = pic.functions_run_by_mapping(definitions, constructors)
+    run_by_mapping = pic.symbols_run_by_mapping(definitions, constructors)
     graph = DependencyGraph({name: definition.references for name, definition in definitions.items()} if run_by_mapping else {})
     reached = graph.closure(run_by_mapping)
     imported = resolution.imported()

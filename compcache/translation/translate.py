@@ -195,9 +195,10 @@ def _target_attributes(printed: str, values: ir_text.GlobalValues) -> dict[str, 
 
 
 def _with_thread_locals(printed: str, request: Request) -> tuple[str, Request]:
-    """Add functions that return the addresses of shared thread-local variables. Return the new text of the module and the new request.
+    """Share thread-local variables through functions that return their addresses. Return the new text of the module and the new request.
 
-    Raise `CompileError` if a use of an imported variable cannot be rewritten.
+    The module defines such functions for its own variables, and calls those of other modules in place of the variables that it imports.
+    Raise `LibraryError` if a library cannot be opened, or `CompileError` if a use of an imported variable cannot be rewritten.
     """
     declared, defined = pic.shared_thread_locals(ir_text.lines_of_variables(printed))
     if not request.shared or not (declared or defined):
@@ -343,14 +344,14 @@ def translate_again(
         codegen.call_in_caller(try_in_child, complete, machine, 0 if recipe.optimized else recipe.level)
     function_aliases = pic.aliases(text)
     request = Request(recipe.code, recipe.exports, Requests({}, {}), recipe.level, machine, shared)
-    with codegen.borrow_machine(machine.cpu, machine.features, recipe.level) as emitter:
+    with codegen.borrow_machine(machine.cpu, machine.features, recipe.level) as target:
         if not recipe.optimized:
-            codegen.optimize(module, emitter, recipe.level)
+            codegen.optimize(module, target, recipe.level)
         resolution = restore_resolution(module, slots, recipe.storage, recipe.libraries)
         encoded = codegen.call_in_caller(encode_values, resolution)
         code = b"" if recipe.optimized else recipe.code
         prepared = Prepared(recipe.exports, function_aliases, resolution, encoded, code, recipe.data, inlined, lambda: bodies)
-        return emit(module, str(module), context, emitter, request, prepared)
+        return emit(module, str(module), context, target, request, prepared)
 
 
 def _cpu_intrinsics(values: ir_text.GlobalValues) -> list[str]:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from compcache.usage.summaries import EntrySummary
 
 __all__ = [
-    "describe_module", "functions", "functions_of", "listed_functions", "listed_modules", "look_over_all", "module_key", "modules",
-    "modules_of", "read_parts_and_entries", "uses_by_module",
+    "describe_module", "functions", "functions_of", "listed_functions", "listed_modules", "look_over_all", "modules",
+    "modules_of", "parse_module_id", "read_parts_and_entries", "uses_by_module",
 ]  # fmt: skip
 
 _NEVER = (0, 0.0)
@@ -104,7 +104,7 @@ class _Problems(dict[Platform, str]):
         return problem
 
 
-def module_key(module_id: str) -> bytes:
+def parse_module_id(module_id: str) -> bytes:
     """Convert a module_id from 32 hexadecimal digits to bytes. Raise `ValueError` if `module_id` does not have 32 hexadecimal digits."""
     if not isinstance(module_id, str) or len(module_id) != _MODULE_ID_DIGITS or not _HEXADECIMAL.issuperset(module_id):
         raise ValueError(f"{module_id!r} is not a module_id: give {_MODULE_ID_DIGITS} hexadecimal digits, as modules() lists them")
@@ -119,7 +119,7 @@ def describe_module(store: Store, module_id: str) -> ModuleSummary:
         StorageError: the module cannot be read.
         ValueError: `module_id` does not have 32 hexadecimal digits.
     """
-    key = module_key(module_id)
+    key = parse_module_id(module_id)
     holder = next((directory for directory in (store, *store.layers) if Store.exists(directory, key)), store)
     path = holder.module_path(key)
     row = None

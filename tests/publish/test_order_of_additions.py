@@ -204,7 +204,7 @@ def test_a_module_that_is_added_again_stays_signed(directory: Path) -> None:
 def test_additions_that_know_nothing_of_each_other_have_one_order_everywhere(
     cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(numbering, "_greatest_number", lambda *_: 6)
+    monkeypatch.setattr(numbering, "_greatest_recorded", lambda *_: 6)
     newest = max((cache.add_module(version(number)), number) for number in range(4))[1]
     assert answer(directory) == newest
     frontend.compact_index(cache)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compcache import FormatError
-from compcache.publish.module_rows import Platform, Row, decode_entry_of, decode_platform, decode_rows, encode_fields, encode_platform
+from compcache.publish.module_rows import Platform, Row, decode_platform, decode_row_entry, decode_rows, encode_fields, encode_platform
 
 HERE = Platform("shared", "x86_64-linux", "cpu", "+" + "feature," * 200, "20.1", 1, "compcache 0.1.0")
 THERE = HERE._replace(cpu="other")
@@ -31,4 +31,4 @@ def test_what_is_no_row_is_a_format_error(data: bytes) -> None:
     with pytest.raises(FormatError):
         decode_platform(data)
     with pytest.raises(FormatError):
-        decode_entry_of(data)
+        decode_row_entry(data)

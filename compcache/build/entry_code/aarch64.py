@@ -34,7 +34,7 @@ class ArmAssembler(Assembler):
     arguments = tuple(range(8))
     callee, items, frame, scratch, other_scratch = _CALLEE, _ITEMS, _SP, 9, 10
     float_arguments = 8
-    most_frame = 2032
+    frame_limit = 2032
 
     def _emit(self, *words: int) -> None:
         """Append instructions."""

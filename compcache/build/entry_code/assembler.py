@@ -50,7 +50,7 @@ class Assembler:
     #: The number of floating-point arguments that are passed in registers.
     float_arguments: int
     #: The size limit of a frame, in bytes. Jumps can span the code for this number of arguments.
-    most_frame: int
+    frame_limit: int
 
     def __init__(self) -> None:
         self.code = bytearray()

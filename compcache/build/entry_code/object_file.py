@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["entry_object"]
 
-_MACHINES = {machine.elf_machine: machine for machine in (X86Assembler, ArmAssembler)}
+_ASSEMBLERS = {assembler.elf_machine: assembler for assembler in (X86Assembler, ArmAssembler)}
 _FILE_HEADER = Struct("<16sHHIQQQIHHHHHH")
 _SECTION_HEADER = Struct("<IIQQQQIIQQ")
 _RELOCATION = Struct("<QIIq")
@@ -40,9 +40,9 @@ _POINTERS = 0x1B
 _ADVANCE1, _ADVANCE2, _LONGEST1 = 2, 3, 0x100
 
 
-def _assemble_object(machine: type[Assembler], functions: Mapping[str, Code]) -> bytes:
+def _assemble_object(assembler: type[Assembler], functions: Mapping[str, Code]) -> bytes:
     """Return an object that defines these functions as hidden symbols. `functions` has the code by symbol."""
-    text, starts = _joined_code(_NOP[machine.elf_machine], functions)
+    text, starts = _joined_code(_NOP[assembler.elf_machine], functions)
     strings = StringTable()
     symbols = [SYMBOL.pack(0, 0, 0, 0, 0, 0), SYMBOL.pack(0, _STT_SECTION, 0, _TEXT, 0, 0)]
     numbers: dict[str, int] = {}
@@ -57,19 +57,19 @@ def _assemble_object(machine: type[Assembler], functions: Mapping[str, Code]) ->
                 numbers[symbol] = len(symbols)
                 symbols.append(SYMBOL.pack(strings.add(symbol), STB_GLOBAL << 4, 0, 0, 0, 0))
             relocations.append(_RELOCATION.pack(starts[name] + offset, relocation_type, numbers[symbol], addend))
-    frames, code_references = _unwinding_frames(machine, functions)
+    frames, code_references = _unwinding_frames(assembler, functions)
     frame_relocations = [
-        _RELOCATION.pack(offset, machine.distance, 1, start) for offset, start in zip(code_references, starts.values(), strict=True)
+        _RELOCATION.pack(offset, assembler.distance, 1, start) for offset, start in zip(code_references, starts.values(), strict=True)
     ]  # fmt: skip
     sections = (
         (".text", SHT_PROGBITS, SHF_ALLOC | _SHF_EXECINSTR, text, 0, 0, _ALIGNMENT, 0),
         (".rela.text", SHT_RELA, _SHF_INFO_LINK, b"".join(relocations), _SYMBOLS, _TEXT, 8, _RELOCATION.size),
-        (".eh_frame", machine.unwind_type, SHF_ALLOC, frames, 0, 0, 8, 0),
+        (".eh_frame", assembler.unwind_type, SHF_ALLOC, frames, 0, 0, 8, 0),
         (".rela.eh_frame", SHT_RELA, _SHF_INFO_LINK, b"".join(frame_relocations), _SYMBOLS, _FRAMES, 8, _RELOCATION.size),
         (".note.GNU-stack", SHT_PROGBITS, 0, b"", 0, 0, 1, 0),
         (".symtab", SHT_SYMTAB, 0, b"".join(symbols), _STRINGS, 2, 8, SYMBOL.size),
     )
-    return _elf_file(machine.elf_machine, sections, strings)
+    return _elf_file(assembler.elf_machine, sections, strings)
 
 
 def _joined_code(nop: bytes, functions: Mapping[str, Code]) -> tuple[bytes, dict[str, int]]:
@@ -82,7 +82,7 @@ def _joined_code(nop: bytes, functions: Mapping[str, Code]) -> tuple[bytes, dict
     return bytes(text), starts
 
 
-def _elf_file(machine: int, sections: tuple[tuple[str, int, int, bytes, int, int, int, int], ...], strings: StringTable) -> bytes:
+def _elf_file(number: int, sections: tuple[tuple[str, int, int, bytes, int, int, int, int], ...], strings: StringTable) -> bytes:
     """Return an ELF object file. Each section is (name, type, flags, content, link, info, alignment, size of an entry).
 
     The names of the sections are added to `strings`, which the file contains as its last section.
@@ -98,16 +98,16 @@ def _elf_file(machine: int, sections: tuple[tuple[str, int, int, bytes, int, int
         content += data
     content += bytes(-len(content) % 8)
     _FILE_HEADER.pack_into(
-        content, 0, _IDENT, ET_REL, machine, 1, 0, 0, len(content), 0, _FILE_HEADER.size, 0, 0, _SECTION_HEADER.size, _SECTIONS, _STRINGS
+        content, 0, _IDENT, ET_REL, number, 1, 0, 0, len(content), 0, _FILE_HEADER.size, 0, 0, _SECTION_HEADER.size, _SECTIONS, _STRINGS
     )  # fmt: skip
     return bytes(content) + b"".join(headers)
 
 
-def _unwinding_frames(machine: type[Assembler], functions: Mapping[str, Code]) -> tuple[bytes, list[int]]:
+def _unwinding_frames(assembler: type[Assembler], functions: Mapping[str, Code]) -> tuple[bytes, list[int]]:
     """Return the unwinding frames of functions, and the offsets of their references to code."""
     # Version, augmentation, factors for code and for data (-8), the return address's register, the encoding of references to code.
     content = bytearray(
-        _padded_record(bytes(4) + b"\x01zR\0\x01\x78" + bytes((machine.return_register, 1, _POINTERS)) + machine.first_rules)
+        _padded_record(bytes(4) + b"\x01zR\0\x01\x78" + bytes((assembler.return_register, 1, _POINTERS)) + assembler.first_rules)
     )
     code_references = []
     for function in functions.values():
@@ -137,13 +137,13 @@ def _padded_record(content: bytes) -> bytes:
 def entry_object(entries: Sequence[EntryPoint], elf_machine: int | None = None) -> tuple[bytes, tuple[EntryPoint, ...]]:
     """Assemble entry points. Return the object, or b"" if none can be assembled, and the entry points that LLVM must compile.
 
-    LLVM compiles entry points for other calling conventions or with large frames (`Assembler.most_frame`), and all entry points on
+    LLVM compiles entry points for other calling conventions or with large frames (`Assembler.frame_limit`), and all entry points on
     architectures other than x86-64 and AArch64. `elf_machine` is the ELF number of the architecture; None stands for this process.
     """
-    machine = _MACHINES.get(architecture(platform_name()).elf_machine if elf_machine is None else elf_machine)
-    if machine is None:
+    assembler = _ASSEMBLERS.get(architecture(platform_name()).elf_machine if elf_machine is None else elf_machine)
+    if assembler is None:
         return b"", tuple(entries)
-    codes = {pair: generate_code(pair[1], machine) for pair in zip(symbols_of_entries(entries), entries, strict=True)}
+    codes = {pair: generate_code(pair[1], assembler) for pair in zip(symbols_of_entries(entries), entries, strict=True)}
     assembled = {symbol: code for (symbol, _), code in codes.items() if code is not None}
     uncovered = tuple([entry for (_, entry), code in codes.items() if code is None])
-    return _assemble_object(machine, assembled) if assembled else b"", uncovered
+    return _assemble_object(assembler, assembled) if assembled else b"", uncovered

@@ -32,7 +32,7 @@ class X86Assembler(Assembler):
     arguments = (_DI, _SI, _DX, _CX, _R8, _R9)
     callee, items, frame, scratch, other_scratch = _BX, _R12, _SP, _R10, _R11
     float_arguments = 8
-    most_frame = 2032
+    frame_limit = 2032
 
     def _emit(self, *values: int) -> None:
         """Append bytes."""
@@ -131,11 +131,11 @@ class X86Assembler(Assembler):
         if size == 4:  # noqa: PLR2004 - bytes
             self._emit_registers((0x63,) if signed else (0x8B,), register, source, wide=signed)  # movsxd; mov
         else:
-            self._emit_registers((0x0F, (0xBE if signed else 0xB6) + size // 2), register, source)  # movsx; movzx
+            self._emit_registers((0x0F, (0xBE if signed else 0xB6) + size // 2), register, source)  # movsx; movzx; prefix as in `set_truth`
 
     def set_truth(self, register: int, source: int) -> None:
         self._emit_registers((0x85,), source, source, wide=False)  # test
-        self._emit(0x40 | register >> 3, 0x0F, 0x95, 0xC0 | register & 7)  # setne
+        self._emit(0x40 | register >> 3, 0x0F, 0x95, 0xC0 | register & 7)  # setne; without a prefix, 4 to 7 select ah to bh
         self.extend(register, register, 1, signed=False)
 
     def keep_low_bit(self, register: int) -> None:

@@ -213,7 +213,7 @@ class LinkedClosures:
             return False
 
     def _offset_in(self, container: LoadedModule, func_name: str) -> int | None:
-        """Return the offset of a function's record in a loaded closure, or None if the closure does not have it.
+        """Return the offset of a function's record in a loaded closure, or None if neither the index nor the kept file lists the function.
 
         Raise `StorageError` if the closure's file cannot be read, or `FormatError` if its records are damaged.
         """

@@ -186,7 +186,7 @@ def _repair_index(state: CheckState, missing: _Differences, stale: int, damaged:
     advice = "the index was rebuilt" if is_rebuilt else "run check with repair to rebuild the index"
     root = state.store.root
     for name, reason in damaged.items():
-        state.report("index", name, f"segment {name} of the index of {root} is damaged ({reason}); {advice}", repaired=is_rebuilt)
+        state.report("index", name, f"segment {name} of the index of {root} cannot be used ({reason}); {advice}", repaired=is_rebuilt)
     if missing.count:
         delay = "" if is_rebuilt else ", or run prune an hour after the addition"
         message = (

@@ -53,7 +53,7 @@ def _check_volumes(state: CheckState) -> None:
         path = store.path(VOLUMES, name)
         is_repaired = state.repair and _try_repair_volume(store, name)
         advice = "its readable modules were saved" if is_repaired else "run check with repair to save its readable modules"
-        state.report("damaged", path, f"{path} is damaged: {reason}; {advice}", repaired=is_repaired)
+        state.report("damaged", path, f"{path} cannot be used completely: {reason}; {advice}", repaired=is_repaired)
 
 
 def _try_repair_volume(store: Store, name: str) -> bool:

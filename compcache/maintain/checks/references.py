@@ -67,7 +67,7 @@ def _decode_name(text: bytes) -> str:
 def _report_dangling(state: CheckState, name: str, importers: list[bytes]) -> bool:
     """Report an imported function that no module defines. Return False, without a report, if one defines it now or no importer is left."""
     modules = [module_id for module_id in importers if state.store.exists(module_id)]
-    if not modules or state.is_provided(name):
+    if not modules or state.is_realized(name):
         return False
     importing = f"module {modules[0].hex()} imports" if len(modules) == 1 else f"{len(modules)} modules, like {modules[0].hex()}, import"
     message = (
@@ -170,7 +170,7 @@ def check_statistics(state: CheckState) -> tuple[int, dict[str, int]]:
     pins = pinned(state.store)
     for name in pins:
         is_unlisted = any(name in row.names and state.is_sound(key) for key, row in state.slices.unlisted.items())
-        if not is_unlisted and not any(map(state.is_present, state.slices.lists.holders(name))) and not state.is_provided(name):
+        if not is_unlisted and not any(map(state.is_present, state.slices.lists.holders(name))) and not state.is_realized(name):
             message = f"the function {name!r} is pinned, but no module defines it; unpin the function, or add it to the cache"
             state.report("pin", name, message, note=True)
     return len(uses.files), {"files": len(uses.files), "incomplete": len(uses.torn), "pins": len(pins)}

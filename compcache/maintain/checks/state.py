@@ -126,8 +126,8 @@ class CheckState:
         """Exclude a module from the later steps."""
         self._excluded.add(module_id)
 
-    def is_provided(self, name: str) -> bool:
-        """Return whether a module holds a function now. This includes modules that were added during the check."""
+    def is_realized(self, name: str) -> bool:
+        """Return whether a module that exists now realizes a function, also if the module was added during the check."""
         return any(self.store.exists(module_id) for module_id, _ in self.store.find_all(name))
 
 

@@ -144,11 +144,11 @@ def _results_in_scope(scope: scopes.Scope, function: Any) -> Iterator[Result]:
     Raise `Unidentifiable` if the implementation could not be identified when it ran. If it declined the compiler's types, values that it
     reads as members of objects need no identity.
     """
-    for arguments, content in scope.used.get(id(function), ()):
-        if content is None or (content.is_declined and id(function) in scope.accepted):
+    for arguments, dependency in scope.used.get(id(function), ()):
+        if dependency is None or (dependency.is_declined and id(function) in scope.accepted):
             dependency_of(function)  # raises the error of that time, which `dependency_of` stores
             raise Unidentifiable(f"{stable_name(function)} read a value that cannot be compared between processes: pass it as an argument")
-        yield Result(content, arguments)
+        yield Result(dependency, arguments)
 
 
 def _present_dependencies(functions: Iterable[Any]) -> LibraryRecord:

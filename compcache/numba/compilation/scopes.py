@@ -75,9 +75,9 @@ class Scope:
         miss: the failed look-up that caused the compilation; None if no look-up caused it.
         symbol_count: the number of symbols that contain the token.
         tried: the user's implementations that the compiler tried, by id.
-        first_contents: the content of each implementation before its first run in this compilation, by id.
-        used: the results that the compiler used, by the ids of the implementations: the digests of the types, and the contents.
-        changed: the contents that implementations got during the compilation.
+        first_dependencies: the dependency on each implementation before its first run in this compilation, by id.
+        used: the results that the compiler used, by the ids of the implementations: the digests of the types, and the dependencies.
+        changed: the dependencies on content that implementations got during the compilation.
         accepted: the ids of the implementations that accepted the compiler's types.
         problem: the reason why the code has no identity, or "".
         names: the digests of the names that the compiler looked up.
@@ -86,7 +86,7 @@ class Scope:
     """
 
     __slots__ = (
-        "accepted", "changed", "first_contents", "function", "generators", "loops", "miss", "names", "overload", "problem",
+        "accepted", "changed", "first_dependencies", "function", "generators", "loops", "miss", "names", "overload", "problem",
         "read", "symbol_count", "token", "tried", "types", "used",
     )  # fmt: skip
 
@@ -99,7 +99,7 @@ class Scope:
         self.miss = miss
         self.symbol_count = 0
         self.tried: dict[int, Any] = {}
-        self.first_contents: dict[int, Dependency | None] = {}
+        self.first_dependencies: dict[int, Dependency | None] = {}
         self.used: dict[int, dict[tuple[str, Dependency | None], None]] = {}
         self.changed: set[Dependency] = set()
         self.accepted: set[int] = set()
@@ -351,12 +351,12 @@ class Run(NamedTuple):
     """A run of an implementation.
 
     Attributes:
-        content: the content before the run; None if the implementation could not be identified.
+        dependency: the dependency before the run; None if the implementation could not be identified.
         arguments: the digest of the types, from `digest_arguments`; "" if they have no digest, or if Numba does not keep the result.
         compilation: the token of the outermost compilation in which the implementation ran; "" if it ran with former values.
     """
 
-    content: Dependency | None
+    dependency: Dependency | None
     arguments: str
     compilation: str
 
@@ -403,18 +403,18 @@ def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, ar
     if kept is None:
         arguments = digest_arguments(function, args, kws)
         run, former = _begin_run(function, arguments), former_result(function, arguments)
-        if former is not None and former != run.content:
+        if former is not None and former != run.dependency:
             copies = {}
             copy = copies.setdefault(function, former_function(function, copies))
             with former_attributes(function, copies):
                 is_former = has_content(former, function, copy)
             if is_former:
-                run = run._replace(content=former, compilation="")
+                run = run._replace(dependency=former, compilation="")
             else:
                 _record_problem(f"{stable_name(function)} has changed since loaded code used it: do not change the values that it reads")
         runs.update(dict.fromkeys(keys, run))
-        if run.content is not None:
-            record_results([Result(run.content, run.arguments)])
+        if run.dependency is not None:
+            record_results([Result(run.dependency, run.arguments)])
         _record_use_of_run(function, run)
     elif kept in runs:
         _record_use_of_run(function, runs[kept])
@@ -430,10 +430,10 @@ def _record_problem(problem: str) -> None:
 
 
 def _begin_run(function: Any, arguments: str) -> Run:
-    """Return the run of an implementation that starts now, with the content before its first run in the innermost compilation."""
-    first_contents = _state.scopes[-1].first_contents
-    content = first_contents[id(function)] if id(function) in first_contents else _present_dependency(function)
-    return Run(content, arguments, compilation=_state.scopes[0].token)
+    """Return the run of an implementation that starts now, with the dependency before its first run in the innermost compilation."""
+    first_dependencies = _state.scopes[-1].first_dependencies
+    known = id(function) in first_dependencies
+    return Run(first_dependencies[id(function)] if known else _present_dependency(function), arguments, compilation=_state.scopes[0].token)
 
 
 def _record_use_of_run(function: Any, run: Run) -> None:
@@ -442,19 +442,19 @@ def _record_use_of_run(function: Any, run: Run) -> None:
     Implementations may change themselves. To repeat a compilation, a process needs the content before the first run in the compilation.
     """
     for scope in _state.scopes:
-        content = run.content
+        dependency = run.dependency
         if run.compilation == _state.scopes[0].token:
-            content = scope.first_contents.setdefault(id(function), content)
-        if run.content is not None and run.content != content:
-            scope.changed.add(run.content)
-        scope.used.setdefault(id(function), {})[run.arguments, content] = None
+            dependency = scope.first_dependencies.setdefault(id(function), dependency)
+        if run.dependency is not None and run.dependency != dependency:
+            scope.changed.add(run.dependency)
+        scope.used.setdefault(id(function), {})[run.arguments, dependency] = None
 
 
 def _present_dependency(function: Any) -> Dependency | None:
-    """Return the dependency that an implementation has if it declines, or None if the implementation cannot be identified.
+    """Return the dependency on an implementation with its present content, or None if the implementation cannot be identified.
 
-    This is called before the implementation runs, because a running implementation may store values that it creates. A process that finds
-    the entry has the content from before the run.
+    This is called before a run, because runs may store values that they create, and processes look up the entry before any run. The
+    implementation may decline the types, so values that it reads as members of objects need no identity yet.
     """
     try:
         return dependency_of(function, declined=True)

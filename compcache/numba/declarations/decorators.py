@@ -100,7 +100,7 @@ def _create_state(function: Any, decorator: str, signatures: tuple[str, ...] | N
 
 
 def _is_decoratable(function: Any) -> bool:
-    """Return whether an object is a Python function, but not one of Numba's own functions, to which Numba also applies the decorators."""
+    """Return whether an object is a Python function that stand-ins decorate: not one of Numba's while its decorators are replaced."""
     return type(function) is _Function and not (are_decorators_replaced() and str(function.__module__).startswith("numba."))
 
 

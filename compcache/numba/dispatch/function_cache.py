@@ -244,10 +244,10 @@ class FunctionCache(CacheObject):
             return error.without_traceback()
 
     def _record_start(self, sig: Any, key: Key | NotLazy | None, *, is_new: bool = True) -> None:
-        """Record an overload for starts without Numba, or why they need Numba for the overload.
+        """Record an overload for starts without Numba. If they need Numba, record the reason, which `key` or a later step gives.
 
-        Nothing is recorded without a key, or if the compilation has changed the key. A failure to record an older overload (not `is_new`)
-        is ignored. Raise `CompcacheError` if the record of a new overload could not be stored.
+        Nothing is recorded if `key` is None, if the compilation has changed it, or if an overload that was loaded (not `is_new`) has a
+        record. A failure for such an overload is ignored. Raise `CompcacheError` if the record of a new overload could not be stored.
         """
         if isinstance(key, NotLazy):
             self._record_start_reason(sig, key)

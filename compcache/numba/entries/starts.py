@@ -55,7 +55,7 @@ def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> N
         raise NotLazy("a new process would have other settings of Numba or other packages: set NUMBA_ variables instead of numba.config")
     entry = find_stored_entry(cache_object, cache, signature, key)
     if entry is None or entry.fndesc.llvm_cpython_wrapper_name not in entry.symbols:  # a caller's options may omit the wrapper
-        raise NotLazy("the code of the function is not stored in a form that can be used without Numba")
+        raise NotLazy("only Numba can load the stored code, which has no wrapper for Python or uses functions that the key omits")
     record = entry.create_record(entry.fndesc.llvm_cpython_wrapper_name)
     if record is None:
         raise NotLazy("a constant of the function needs Numba or the main program to be unpickled: define the constant's class in a module")

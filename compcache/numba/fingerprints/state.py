@@ -69,9 +69,9 @@ def may_have_attributes(value: Any) -> bool:
     return bool(kind.__dictoffset__) or not is_library_module(kind.__module__) or (kind.__module__, kind.__name__) in _WITHOUT_DICT
 
 
-def _is_function_of_numba(kind: type) -> bool:
+def _is_function_of_numba(cls: type) -> bool:
     """Return whether a class is one of Numba's classes of functions, or the class of a stand-in for such an object."""
-    return is_marked(kind, "_compcache_attributes") or any(base.__name__ in _FUNCTION_CLASSES for base in kind.__mro__)
+    return is_marked(cls, "_compcache_attributes") or any(base.__name__ in _FUNCTION_CLASSES for base in cls.__mro__)
 
 
 def tables_of(cls: type) -> list[Any]:
@@ -170,13 +170,13 @@ def _is_defined_by_library(cls: type, name: str, item: Any) -> bool:
     return is_of_generators(cls) and name in _names_in(cls.__module__)
 
 
-def _inner_name(kind: type) -> str:
+def _inner_name(cls: type) -> str:
     """Return the name of the attribute with the wrapped function, for a class of descriptors; "" for other classes."""
-    known = _inner_names.get(kind)
+    known = _inner_names.get(cls)
     if known is None:
-        known = next((name for name in ("__func__", "fget", "func") if any(name in vars(base) for base in kind.__mro__)), "")
-        if kind.__flags__ & _CANNOT_BE_SET:
-            _inner_names[kind] = known
+        known = next((name for name in ("__func__", "fget", "func") if any(name in vars(base) for base in cls.__mro__)), "")
+        if cls.__flags__ & _CANNOT_BE_SET:
+            _inner_names[cls] = known
     return known
 
 
@@ -274,12 +274,12 @@ def state_of(value: Any) -> dict[str, Any]:
     return {name: item for name, item in attributes.items() if name not in stored or name in names}
 
 
-def names_stored_by(kind: type) -> frozenset[str]:
+def names_stored_by(cls: type) -> frozenset[str]:
     """Return the names of the attributes that Numba's own code sets on objects of a class; empty for classes of programs."""
-    names = _names_stored.get(kind)
+    names = _names_stored.get(cls)
     if names is None:
-        bases = [base for cls in (kind, type(kind)) if is_of_generators(cls) for base in cls.__mro__ if base is not type]
-        names = _names_stored[kind] = _COPIED.union({REPLACED, STATE}, *map(_names_stored_in, bases)) if bases else frozenset()
+        bases = [base for kind in (cls, type(cls)) if is_of_generators(kind) for base in kind.__mro__ if base is not type]
+        names = _names_stored[cls] = _COPIED.union({REPLACED, STATE}, *map(_names_stored_in, bases)) if bases else frozenset()
     return names
 
 
@@ -303,35 +303,36 @@ def _attributes_of(value: Any) -> dict[str, Any]:
     return {**state, **getattr(value, "__dict__", {})}
 
 
-def accepts_any_attribute(kind: type) -> bool:
+def accepts_any_attribute(cls: type) -> bool:
     """Return whether a class of the user has a `__getattr__` or `__getattribute__`, which may accept any name."""
-    members = [vars(base) for base in kind.__mro__ if not is_library_module(base.__module__)]
+    members = [vars(base) for base in cls.__mro__ if not is_library_module(base.__module__)]
     return any("__getattr__" in names or "__getattribute__" in names for names in members)
 
 
-def has_library_methods(kind: type) -> bool:
+def has_library_methods(cls: type) -> bool:
     """Return whether a user's class inherits Python methods from a library. These read attributes that no code of the user names."""
-    if is_library_module(kind.__module__):
+    if is_library_module(cls.__module__):
         return False
-    library_classes = [base for base in kind.__mro__ if is_library_module(base.__module__)]
+    library_classes = [base for base in cls.__mro__ if is_library_module(base.__module__)]
     return any(isinstance(item, python_types.FunctionType) for base in library_classes for item in vars(base).values())
 
 
-def has_state_in_c(kind: type) -> bool:
-    """Return whether a class has a base, not in `_FED`, that is written in C and whose objects have state that no attribute shows.
+def has_state_in_c(cls: type) -> bool:
+    """Return whether objects of a class have state that no attribute shows: the class or a base, unless in `_FED`, adds data in C.
 
-    Examples are a deque and an array of ctypes.
+    Examples are `collections.deque` and the array types of ctypes.
     """
-    return any(base not in _FED and not _is_written_in_python(base) for base in kind.__mro__)
+    return any(base not in _FED and _adds_data_in_c(base) for base in cls.__mro__)
 
 
-def _is_written_in_python(cls: type) -> bool:
-    """Return whether Python code has created a class, or whether the class adds no data to its objects."""
+def _adds_data_in_c(cls: type) -> bool:
+    """Return whether a class adds data to its objects and was not created by Python code."""
     base: Any = cls.__base__
     if (cls.__basicsize__, cls.__itemsize__) == (base.__basicsize__, base.__itemsize__):
-        return True
+        return False
     members = vars(cls)
-    return "__slots__" in members or "__dict__" in members or any(isinstance(item, python_types.FunctionType) for item in members.values())
+    has_functions = any(isinstance(item, python_types.FunctionType) for item in members.values())
+    return not (has_functions or "__slots__" in members or "__dict__" in members)
 
 
 def cached_results(wrapper: Any) -> list[tuple[Any, Any]] | None:

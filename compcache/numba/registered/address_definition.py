@@ -1,4 +1,4 @@
-"""Defines the base of imports by name: addresses that differ between processes, for functions and arrays that do not."""
+"""Defines the base of imports by name: addresses that differ between processes, of objects that have the same name in each."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class AddressDefinition(GlobalDefinition):
     def find(self) -> tuple[int, object]:
         """Return the address in this process, and an object that must live as long as the address is used, or None.
 
-        Raise `ImportError` if this process has no such function or array.
+        Raise `ImportError` if this process has no such object.
         """
         raise NotImplementedError
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
         """Return the address in little-endian order, and the object of `find`.
 
-        Raise `GlobalValidationError` if this process has no such function or array.
+        Raise `GlobalValidationError` if this process has no such object.
         """
         del context
         try:

@@ -76,14 +76,14 @@ class JitclassBox(AddressDefinition):
 def reduce_type(type_: Any) -> Any:
     """Return how to pickle a jitclass's type, or a type whose name contains one; None for other types.
 
-    Raise `PicklingError` if a jitclass in the type has no name.
+    Raise `PicklingError` if a jitclass in the type has no name, or the type has its own way of pickling.
     """
     serials = set(_SERIAL.findall(type_.name))
     if not serials:
         return None
     names = {serial: _name_in(type_, serial) for serial in serials}
     if None in names.values() or type(type_).__reduce__ is not sys.modules["numba.core.types"].Type.__reduce__:
-        raise PicklingError(f"the type {type_} refers to a jitclass that cannot be found by a name")
+        raise PicklingError(f"the type {type_} refers to a jitclass, but cannot be pickled with the name of the jitclass")
     if hasattr(type_, "instance_type_class"):
         return find_jitclass, (names[f"{id(type_):x}"],)
     return rebuild_type, (names, *type_.__reduce__())

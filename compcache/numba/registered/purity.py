@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-__all__ = ["external_state_of", "is_external_state", "is_reviewed", "reads_external_state"]
+__all__ = ["counts_as_pure", "external_state_of", "is_external_state", "reads_external_state"]
 
 _MAX_VALUES = 2000
 _STORES = frozenset(opmap[name] for name in ("STORE_GLOBAL", "DELETE_GLOBAL"))
@@ -89,10 +89,10 @@ def describe(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}" if name is None else f"{module_name_of(value) or ''}.{name}"
 
 
-def is_reviewed(module: str, name: str) -> bool:
-    """Return whether a name in a module, or with "" the module itself, was reviewed and found to be pure.
+def counts_as_pure(module: str, name: str) -> bool:
+    """Return whether an object in a module counts as pure without an examination. With the name "", the answer is for the module itself.
 
-    All names in a module of a library that generates code are pure, unless the module reads external state.
+    Reviewed objects count as pure, and all objects in modules of libraries that generate code, unless the module reads external state.
     """
     top = name.partition(".")[0]
     module = module.replace("numpy.core.", "numpy._core.")  # the name in NumPy 1
@@ -118,7 +118,7 @@ def _referenced_objects(value: Any) -> Iterator[Any]:  # noqa: C901 - one branch
     elif isinstance(value, type):
         yield from _objects_read_by_class(value)
     elif isinstance(value, types.ModuleType):
-        if not is_reviewed(value.__name__, ""):
+        if not counts_as_pure(value.__name__, ""):
             raise _ExternalStateError(f"the module {value.__name__}")
     elif isinstance(value, _DESCRIPTORS):
         yield from _owner_of_c_function(value)
@@ -141,25 +141,25 @@ def _referenced_objects(value: Any) -> Iterator[Any]:  # noqa: C901 - one branch
 
 
 def _owner_of_c_function(value: Any) -> Iterator[Any]:
-    """Yield the class of a method that is written in C. Raise `_ExternalStateError` for a function that was not reviewed."""
+    """Yield the class of a method that is written in C. Raise `_ExternalStateError` for a function that does not count as pure."""
     owner = getattr(value, "__objclass__", None) or getattr(value, "__self__", None)
     if owner is None or isinstance(owner, types.ModuleType):
-        if not is_reviewed(module_name_of(value) or "", value.__name__):
+        if not counts_as_pure(module_name_of(value) or "", value.__name__):
             raise _ExternalStateError(describe(value))
     else:
         yield owner if isinstance(owner, type) else type(owner)
 
 
 def _objects_read_by_class(cls: type) -> Iterator[Any]:
-    """Yield the metaclass and the functions in the members of the bases of a class. Reviewed bases are skipped.
+    """Yield the metaclass and the functions in the members of the bases of a class. Bases that count as pure are skipped.
 
-    Raise `_ExternalStateError` if a base that was not reviewed is written in C.
+    Raise `_ExternalStateError` if another base is written in C.
     """
     if type(cls) is not type:
         yield type(cls)
     for base in cls.__mro__:
         is_plain_error = issubclass(base, BaseException) and base.__module__ != "builtins" and "__init__" not in vars(base)
-        if base is not object and not is_reviewed(base.__module__, base.__qualname__) and not is_plain_error:
+        if base is not object and not counts_as_pure(base.__module__, base.__qualname__) and not is_plain_error:
             for item in vars(base).values():
                 if isinstance(item, _DESCRIPTORS) and getattr(item, "__name__", "") != "__new__":
                     raise _ExternalStateError(describe(base))  # the class is written in C
@@ -169,13 +169,13 @@ def _objects_read_by_class(cls: type) -> Iterator[Any]:
 def _objects_read_by_function(function: Any) -> Iterator[Any]:
     """Yield the callable defaults of a function, and the objects to which its closure and code refer.
 
-    Of reviewed functions, and of the `__new__` of named tuples, yield nothing.
+    Of functions that count as pure, and of the `__new__` of named tuples, yield nothing.
 
     Raise `_ExternalStateError` if the function is not a library's, or reads external state.
     """
     namespace = function.__globals__
     module = namespace.get("__name__")
-    if is_reviewed(function.__module__, function.__qualname__) and is_library_module(function.__module__):
+    if counts_as_pure(function.__module__, function.__qualname__) and is_library_module(function.__module__):
         return
     if str(module).startswith("namedtuple_"):  # the `__new__` of named tuples has its own namespace
         return

@@ -251,7 +251,7 @@ class _Directory:
             yield item
 
     def _list_below(self, directory: str) -> Iterator[RemoteObject]:
-        """Yield all objects below a directory, none if it does not exist. Hidden and special files are omitted. Raise other `OSError`s."""
+        """Yield the objects below a directory, none if it does not exist, without temporary and special files. Raise other `OSError`s."""
         statuses: dict[str, os.stat_result] = {}
         with suppress(FileNotFoundError), _report_special_files_as_missing():
             statuses = self._files.statuses(directory)

@@ -132,7 +132,7 @@ class GarbageCollector:
         return CollectionResult(removed, [item for item in garbage if item not in removed])
 
     async def _list_objects(self, prefix: str) -> dict[str, RemoteObject]:
-        """Return the objects whose keys begin with a prefix, by key. If a key is listed several times, the newest object is returned."""
+        """Return the newest object listed for each key that begins with a prefix, by key. Temporary files, `.NAME`, are omitted."""
         objects: dict[str, RemoteObject] = {}
         async for item in self._backend.list(prefix):
             if not item.key.rpartition("/")[2].startswith("."):

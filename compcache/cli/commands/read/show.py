@@ -83,7 +83,7 @@ def command(
             for name in chosen:
                 codes = {kind: produce(name, module_id=module_id, whole_module=whole_module) for kind, produce in producers}
                 rows.append({"func_name": name, **codes})
-            _print_code(rows, as_json=as_json)
+            _print_code_of_functions(rows, as_json=as_json)
             return
         reports = [cache.function(name) for name in chosen]
     if provenance:
@@ -102,7 +102,7 @@ def command(
             _print_function(report)
 
 
-def _print_code(rows: list[dict[str, str]], *, as_json: bool) -> None:
+def _print_code_of_functions(rows: list[dict[str, str]], *, as_json: bool) -> None:
     """Print the code of functions, as JSON if `as_json` is true.
 
     Each row has the name of a function and the code of the function, as "ir", "asm" or both.
