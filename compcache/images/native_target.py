@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ __all__ = ["borrow_machine", "data_layout", "default_triple", "initialize", "not
 #: What LLVM may remember in a target machine: flags of the module, the attributes of the first function of a CPU, and the addresses of the
 #: objects in ``llvm.used``. X86TargetMachine::getSubtargetImpl and TargetLoweringObjectFileELF::getModuleMetadata are examples.
 _LEAVES_STATE = re.compile(r'^(?:![A-Za-z]|@llvm\.used |attributes #\d+ = \{.*")', re.MULTILINE)
+_MOST_FUNCTIONS = 64
 
 
 @functools.cache
@@ -61,13 +63,14 @@ def borrow_machine(cpu: str, features: str, level: int) -> Iterator[Any]:
 
 
 def note_module(module: Any, machine: Any) -> None:
-    """Prevent the reuse of a borrowed machine unless the module that it is going to translate is plain.
+    """Prevent the reuse of a borrowed machine unless the module that it is going to translate is plain and small.
 
     A plain module has no named metadata, no attributes with values, and no variable ``llvm.used``. Other modules may change the code of
-    modules that the same machine translates later.
+    modules that the same machine translates later. Printing a module of many functions takes longer than creating a machine.
     """
     if getattr(machine, "is_reusable", False):
-        machine.is_reusable = not _LEAVES_STATE.search(str(module))
+        is_small = next(itertools.islice(module.functions, _MOST_FUNCTIONS, None), None) is None
+        machine.is_reusable = is_small and not _LEAVES_STATE.search(str(module))
 
 
 def data_layout(machine: Any) -> str:

@@ -122,7 +122,7 @@ def test_handlers_of_forks_go_with_their_image(cache: Cache) -> None:
     assert run_fresh(cache.path, script) == [1, 0]
 
 
-LIBRARY_C = "int from_library = 41;\nint add_one(int x) { return x + 1; }\n"
+LIBRARY_C = "int from_library = 41;\n__thread int of_thread = 6;\nint add_one(int x) { return x + 1; }\n"
 USER = """\
 @from_library = external global i32
 declare i32 @add_one(i32)
@@ -151,6 +151,19 @@ def test_a_named_library_comes_with_the_code(cache: Cache, library: Path) -> Non
     assert cache.get_target("answer")() == 42
     script = "from compcache import Cache; result = Cache(directory).get_target('answer')()"
     assert run_fresh(cache.path, script) == 42
+
+
+def test_a_link_before_two_dots_in_the_path_of_a_library_is_followed(cache: Cache, library: Path, tmp_path: Path) -> None:
+    inner = tmp_path / "real" / "inner"
+    inner.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(inner)
+    shutil.copy(library, tmp_path / "real")
+    path = f"{tmp_path}/link/../{library.name}"
+    of_thread = "@of_thread = external thread_local global i32\ndefine i32 @get() {\n%x = load i32, ptr @of_thread\nret i32 %x\n}\n"
+    for code in (USER, of_thread):
+        cache.add_module(ModuleSource(code, libraries=[path]))
+    script = "from compcache import Cache; result = [Cache(directory).get_target(name)() for name in ('answer', 'get')]"
+    assert run_fresh(cache.path, script) == [42, 6]
 
 
 def test_a_library_that_is_gone_is_named(cache: Cache, library: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from helpers import adder, run_fresh
 
 from compcache import Cache, ModuleSource
+from compcache.images.native_target import borrow_machine, note_module
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,6 +49,7 @@ _EARLIER = {
 def test_an_earlier_module_changes_no_later_one(tmp_path: Path, code: str) -> None:
     later = run_fresh(tmp_path / "both", f"""\
 from compcache import Cache, ModuleSource
+from compcache.images.native_target import borrow_machine, note_module
 result = [Cache(directory).add_module(ModuleSource(code)) for code in ({code!r}, {_SENSITIVE!r})][1]
 """)
     assert later == Cache(tmp_path / "alone").add_module(ModuleSource(_SENSITIVE))
@@ -61,3 +63,15 @@ def test_functions_at_the_addresses_of_kept_ones_are_ordinary(tmp_path: Path) ->
         Cache(tmp_path / f"kept{number}").add_module(ModuleSource(kept))
         ids.add(Cache(tmp_path / f"{number}").add_module(ModuleSource(adder("later", 2))))
     assert len(ids) == 1
+
+
+def test_a_large_module_is_not_printed_to_decide_whether_a_machine_is_reused() -> None:
+    class Large:
+        functions = range(100_000)
+
+        def __str__(self) -> str:
+            raise AssertionError
+
+    with borrow_machine("", "", 2) as machine:
+        note_module(Large(), machine)
+        assert not machine.is_reusable
