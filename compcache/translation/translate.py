@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen, ir_text, pic
-from compcache.build.exports import MERGED, VISIBLE_LINKAGES, WEAK, choose_exports, require_exports
+from compcache.build.exports import MERGED, VISIBLE_LINKAGES, choose_exports, require_exports
 from compcache.build.inlining.imported import NOTHING_INLINED, link_offered_bodies
 from compcache.build.inlining.offers import offered_bodies
 from compcache.build.large_data.variables import replace_large_variables
@@ -380,7 +380,7 @@ def _try_if_suspicious(printed: str, values: ir_text.GlobalValues, request: Requ
 
 def _add_merged_imports(resolution: Resolution, exports: Iterable[Export]) -> Resolution:
     """Return a resolution that also imports the merged variables which the module defines."""
-    merged = {export.symbol: export.name for export in exports if export.link_only in (MERGED, WEAK)}
+    merged = {export.symbol: export.name for export in exports if export.link_only.startswith(MERGED)}
     return resolution._replace(imports={**resolution.imports, **merged}) if merged else resolution
 
 
