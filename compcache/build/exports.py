@@ -34,8 +34,9 @@ VISIBLE_LINKAGES = frozenset(("external", "linkonce_any", "linkonce_odr", "linko
 #: The description of a variable that is merged with the variables of the same name in other modules.
 MERGED = "merged variable"
 #: The description of a merged variable that gives way to a definition which is not merged: tentative definitions of C, Fortran's common
-#: blocks, and weak definitions.
+#: blocks, and weak definitions, which have values.
 WEAK = "merged variable (weak)"
+_WITH_VALUE = f"{WEAK} with a value"
 #: The description of a function that returns the address of a thread-local variable (compcache.build.pic.with_addresses).
 THREAD_LOCAL = "thread-local variable"
 #: The functions that the object of ``#include <iostream>`` calls in each file (`std::ios_base::Init`).
@@ -199,7 +200,8 @@ def _link_only_exports(values: GlobalValues, thread_locals: Collection[str], mer
             continue
         description = "variable" if variable.linkage == "external" else "shared variable"
         if variable.name in merged:
-            description = MERGED if merged[variable.name].endswith("_odr") else WEAK
+            linkage = merged[variable.name]
+            description = MERGED if linkage.endswith("_odr") else WEAK if linkage == "common" else _WITH_VALUE
         yield _export_of(variable.name, description)
 
 

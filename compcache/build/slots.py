@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SLOT_PREFIX", "Requests", "Resolution", "Unresolved", "imported_thread_locals", "is_known_by_name", "read_requests",
-    "resolve_declarations", "restore_resolution", "shared_function", "undefined_symbols_error", "with_nobuiltin",
+    "require_unused", "resolve_declarations", "restore_resolution", "shared_function", "undefined_symbols_error", "with_nobuiltin",
 ]  # fmt: skip
 
 SLOT_PREFIX = "compcache.slot."
@@ -72,6 +72,7 @@ class Resolution(NamedTuple):
     `support`: LLVM assembly to link into the module. `thunks`: the functions in it.
     `libraries`: the libraries that the source names. `library_symbols`: the declared symbols that they define.
     `null`: the weak references that stay undefined.
+    `missing`: the symbols that nothing defines, and whether each is a function. Optimized code must not use them (`require_unused`).
     """
 
     slots: dict[str, str]
@@ -82,6 +83,7 @@ class Resolution(NamedTuple):
     library_symbols: frozenset[str] = frozenset()
     imports: Mapping[str, str] = MappingProxyType({})
     null: tuple[str, ...] = ()
+    missing: Mapping[str, bool] = MappingProxyType({})
 
     def imported(self) -> dict[str, str]:
         """Return all imports: {symbol, or symbol of the slot: func_name}."""
@@ -176,7 +178,6 @@ def resolve_declarations(
     *,
     shared: bool,
     is_beside: Callable[[str], bool],
-    optimized: Callable[[], str],
     assumed: dict[str, bool] | None = None,
 ) -> Resolution:
     """Choose the provider of every declaration of a module. The linkages and attributes of declarations in the module are changed.
@@ -191,12 +192,11 @@ def resolve_declarations(
         cached_among: returns which of these names the cache has.
         shared: whether the image will be a shared object, with places for imports.
         is_beside: returns whether a source that is added together with this source defines a symbol.
-        optimized: returns the text of the module after optimization, which removes calls that never run.
         assumed: collects the symbols that nothing defines, and whether each is a function. They become imports, and the caller ensures
-            that modules will define them, or raises the error of `undefined_symbols_error`. None: they are errors.
+            that modules will define them, or raises the error of `undefined_symbols_error`. None: they are `Resolution.missing`.
 
     Raises:
-        UndefinedSymbolError: nothing defines a symbol that the module uses, or the module does not use a symbol that the source provides.
+        UndefinedSymbolError: the module does not use a symbol that the source provides.
         SignatureMismatchError: a variable is thread-local in the cache but not in the module, or in the module but not in the cache.
         CompileError: a thread-local variable cannot be imported or defined, or `globals=` defines a function as a value.
         GlobalValidationError: a value does not fit its variable.
@@ -217,15 +217,21 @@ def resolve_declarations(
     if assumed is not None and missing:
         assumed |= resolver.assume(missing, functions)
         missing = []
-    if missing:
-        missing = _used_names(missing, symbol_counts(optimized()))
     _require_same_thread_locality(missing, cached_among)
     _check_use(code.text, requests, functions, variables, missing)
     for name in resolver.imports:
         if name in functions and _attributes_are_of_functions():
             module.get_function(name).add_function_attribute("nonlazybind")  # an indirect call, instead of a call to a jump
     _check_no_defined_thread_locals(resolver.storage, code.thread_locals)
-    return _resolution_of(resolver, module, functions, variables, target_data)
+    missing_kinds = {name: name in functions for name in missing}
+    return _resolution_of(resolver, module, functions, variables, target_data)._replace(missing=missing_kinds)
+
+
+def require_unused(missing: Mapping[str, bool], optimized: str) -> None:
+    """Raise `UndefinedSymbolError` if optimized code uses a symbol of `Resolution.missing`. Calls that never run have been removed."""
+    used = _used_names(missing, symbol_counts(optimized)) if missing else []
+    if used:
+        raise undefined_symbols_error(used, [name for name in used if missing[name]])
 
 
 def _resolution_of(resolver: _Resolver, module: Any, functions: Iterable[str], variables: Collection[str], target_data: Any) -> Resolution:
@@ -469,12 +475,12 @@ class _Resolver:
 
 
 def _check_use(text: str, requests: Requests, functions: Collection[str], variables: Collection[str], missing: list[str]) -> None:
-    """Raise `UndefinedSymbolError` for `missing` symbols, and for symbols that the source provides and the module does not use."""
+    """Raise `UndefinedSymbolError` for symbols that the source provides and the module does not use. It names `missing` symbols, too."""
     provided = {*requests.imports, *requests.globals}
     counts = symbol_counts(text) if provided else {}
     declared = {name for name in provided if name in functions or name in variables}
     unused = sorted(provided.difference([name for name in _used_names(provided, counts) if name in declared]))
-    if missing or unused:
+    if unused:
         raise undefined_symbols_error(missing, functions, unused, [name for name in unused if name in counts and name not in declared])
 
 

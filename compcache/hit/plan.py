@@ -46,6 +46,8 @@ _MANY_MODULES = 2
 _DIGEST = 8
 #: A character in names of nodes that no func_name has.
 _APART = "\0"
+#: The prefix of signatures of weak definitions with values, which differ from common blocks.
+_WITH_VALUE = f"{WEAK}with a value "
 
 
 class Listing:
@@ -450,8 +452,8 @@ class Plan:
     def _find_strongest(self, name: str, node: _Node, weak: Choice, place: tuple[bytes, int]) -> Choice:
         """Return the definition that replaces a weak one, as linkers choose it.
 
-        That is a definition that is not merged, or else the longest, of these the one with the largest alignment. The other definitions
-        become the candidates of `node`.
+        That is a definition that is not merged, or else the first one, unless a common block is longer or has a larger alignment. The other
+        definitions become the candidates of `node`.
         """
         places, best = [place, *node.candidates], weak
         if len(places) == 1:
@@ -467,7 +469,8 @@ class Plan:
                 reraise_interrupt(error)
                 continue
             is_definition = choice.record.signature.startswith(VARIABLE)
-            if is_definition or extent > best_extent:
+            is_block = not choice.record.signature.startswith(_WITH_VALUE)
+            if is_definition or not best_extent or (is_block and extent > best_extent):
                 best, best_extent, place = choice, extent, candidate
             if is_definition:
                 break

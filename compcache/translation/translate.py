@@ -10,12 +10,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen, ir_text, pic
-from compcache.build.exports import MERGED, VISIBLE_LINKAGES, WEAK, choose_exports, require_exports
+from compcache.build.exports import MERGED, VISIBLE_LINKAGES, choose_exports, require_exports
 from compcache.build.inlining.imported import NOTHING_INLINED, link_offered_bodies
 from compcache.build.inlining.offers import offered_bodies
 from compcache.build.large_data.variables import replace_large_variables
 from compcache.build.merging import without_tbaa_of_calls
-from compcache.build.slots import Requests, Unresolved, imported_thread_locals, resolve_declarations, restore_resolution, with_nobuiltin
+from compcache.build.slots import (
+    Requests,
+    Unresolved,
+    imported_thread_locals,
+    require_unused,
+    resolve_declarations,
+    restore_resolution,
+    with_nobuiltin,
+)
 from compcache.build.source import check_name
 from compcache.build.trial import assembly_parts, has_assembly, is_rare, try_in_child
 from compcache.content.functions import symbol_digests
@@ -237,7 +245,6 @@ def _compile_module(
         lambda names: codegen.call_in_caller(list, filter(request.is_cached, names)),
         shared=request.shared,
         is_beside=request.is_beside,
-        optimized=lambda: _optimized_text(context, module, request, target),
         assumed=request.assumed,
     )
     resolution = _add_merged_imports(resolution, exports)
@@ -253,15 +260,9 @@ def _compile_module(
         )
     _set_linkages(module, values, exports, resolution, context, hide_others=hide_others, kept_symbols=assembly.mentioned)
     optimized, portable_code = _optimize_module(context, module, printed, request, target)
+    require_unused(resolution.missing, optimized)
     prepared = Prepared(exports, function_aliases, resolution, encoded, portable_code, source.data, inlined, bodies, digests)
     return emit(module, optimized, context, target, request, prepared)
-
-
-def _optimized_text(context: Any, module: Any, request: Request, target: Any) -> str:
-    """Return the text of an optimized copy of a module."""
-    copy = codegen.copy(module, context)
-    codegen.optimize(copy, target, request.level)
-    return str(copy)
 
 
 def _optimize_module(context: Any, module: Any, printed: str, request: Request, target: Any) -> tuple[str, bytes]:
@@ -381,7 +382,7 @@ def _try_if_suspicious(printed: str, values: ir_text.GlobalValues, request: Requ
 
 def _add_merged_imports(resolution: Resolution, exports: Iterable[Export]) -> Resolution:
     """Return a resolution that also imports the merged variables which the module defines."""
-    merged = {export.symbol: export.name for export in exports if export.link_only in (MERGED, WEAK)}
+    merged = {export.symbol: export.name for export in exports if export.link_only.startswith(MERGED)}
     return resolution._replace(imports={**resolution.imports, **merged}) if merged else resolution
 
 

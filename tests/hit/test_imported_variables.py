@@ -20,6 +20,7 @@ from compcache import (
     LinkError,
     ModuleSource,
     PrunePolicy,
+    ShadowWarning,
     SignatureError,
     SignatureMismatchError,
     UndefinedSymbolError,
@@ -425,6 +426,17 @@ def test_a_longer_block_is_refused_while_a_shorter_one_is_in_use(cache: Cache) -
     del held
     gc.collect()
     assert cache.get_target("last")() == 1
+
+
+@pytest.mark.parametrize("linkage", ["weak", "linkonce"])
+@pytest.mark.parametrize("before", ["{} global [3 x i64] [i64 1, i64 2, i64 3]", "{} global i64 1, align 64", "common global i64 0"])
+def test_a_weak_variable_has_the_value_of_its_newest_definition(cache: Cache, linkage: str, before: str) -> None:
+    """Also if the definition before the edit was longer or had a larger alignment: only blocks without values are exchangeable."""
+    read = "\ndefine i64 @read() {\n  %v = load i64, ptr @table\n  ret i64 %v\n}\n"
+    cache.add_module(ModuleSource(f"@table = {before.format(linkage)}{read}"))
+    with pytest.warns(ShadowWarning):
+        cache.add_module(ModuleSource(f"@table = {linkage} global i64 5{read}"))
+    assert cache.get_target("read")() == 5
 
 
 @pytest.mark.parametrize("order", [1, -1])

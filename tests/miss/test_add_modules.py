@@ -471,3 +471,36 @@ live:
             cache.add_modules([ModuleSource(text.format(name="fourth", condition=condition), optimize=optimize)], group=group)
         with pytest.raises(UndefinedSymbolError, match="absent"):
             cache.add_module(ModuleSource(text.format(name="fourth", condition=condition), optimize=optimize))
+
+
+@pytest.mark.parametrize("adds_one", [True, False])
+@pytest.mark.parametrize(("linkage", "runs"), [("weak", False), ("available_externally", True)])
+def test_the_stored_code_decides_which_calls_never_run(cache: Cache, linkage: str, runs: bool, adds_one: bool) -> None:
+    """A weak function is that of its module; of a function that is defined only for the optimizer, another module may have the code."""
+    cache.add_module(ModuleSource("define i1 @has_it() {\n  ret i1 true\n}\n"))
+    text = f"""\
+declare i64 @absent(i64)
+define {linkage} i1 @has_it() {{
+  ret i1 false
+}}
+define i64 @top(i64 %x) {{
+  %c = call i1 @has_it()
+  br i1 %c, label %dead, label %live
+dead:
+  %r = call i64 @absent(i64 %x)
+  ret i64 %r
+live:
+  ret i64 %x
+}}
+"""
+
+    def add() -> None:
+        """Add the module alone, or as one of several."""
+        cache.add_module(ModuleSource(text)) if adds_one else cache.add_modules([ModuleSource(text)])
+
+    if runs:
+        with pytest.raises((UndefinedSymbolError, compcache.ModulesNotAddedError), match="the module uses 'absent', which neither"):
+            add()
+    else:
+        add()
+        assert cache.get_target("top")(5) == 5
