@@ -117,8 +117,8 @@ def place_of(variable: str, files: Iterable[str]) -> str:
 def project_setting(variable: str, directory: str) -> tuple[str, str]:
     """Return a setting of the project that contains a cache directory, and the path of its ``pyproject.toml``.
 
-    The setting is "" if the project does not set it, or if its file cannot be parsed or must not be read. Both are "" if no project contains
-    the directory.
+    The setting is "" if the project does not set it, or if its file cannot be parsed or must not be read. Both are "" if no project
+    contains the directory.
 
     Raises:
         SettingError: the project's ``[tool.compcache]`` has a setting that is unknown, invalid or not allowed in projects.
