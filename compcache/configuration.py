@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from compcache.digest import CHECK_SIZE, check, digest
-from compcache.errors import CompcacheError
+from compcache.errors import CompcacheError, StorageError
 from compcache.files import READ_FLAGS, WRITABLE_BY_OTHERS, Files, read_at, read_file
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.settings import users_directory
@@ -117,12 +117,21 @@ def place_of(variable: str, files: Iterable[str]) -> str:
 def project_setting(variable: str, directory: str) -> tuple[str, str]:
     """Return a setting of the project that contains a cache directory, and the path of its ``pyproject.toml``.
 
-    The setting is "" if the project does not set it, or if its file cannot be read or parsed. Both are "" if no project contains the
-    directory. Raise `SettingError` if the project's ``[tool.compcache]`` has a setting that is unknown, invalid or not allowed in projects.
+    The setting is "" if the project does not set it, or if its file cannot be parsed or must not be read. Both are "" if no project
+    contains the directory.
+
+    Raises:
+        SettingError: the project's ``[tool.compcache]`` has a setting that is unknown, invalid or not allowed in projects.
+        StorageError: the file cannot be read at the moment.
     """
     for path in _project_files(os.path.abspath(directory)):
-        if os.path.isfile(path):
+        try:
             return _read_project(path, _file_state(path)).get(variable, ""), path
+        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+            reraise_interrupt(error)
+        except OSError as error:
+            reraise_interrupt(error)
+            raise StorageError(f"{path} cannot be read ({error.strerror or error}): try again", path=path, errno=error.errno) from error
     return "", ""
 
 
@@ -135,7 +144,10 @@ def _project_files(directory: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def _read_project(path: str, state: str) -> dict[str, str]:  # noqa: ARG001 - an edited file is read again
-    """Return the settings of a pyproject.toml by variable, none if it cannot be read. Raise `SettingError` for an invalid setting."""
+    """Return the settings of a pyproject.toml by variable, none if it is not valid TOML or others can write to it.
+
+    Raise `SettingError` for an invalid setting, or `OSError` if the file cannot be read.
+    """
     import tomllib
 
     try:
@@ -159,6 +171,9 @@ def _read_settings(path: str) -> dict[str, str]:
 
     try:
         table = tomllib.loads(_read_text(path))
+    except OSError as error:
+        reraise_interrupt(error)
+        raise SettingError(f"{path}: the configuration file cannot be read ({error.strerror or error}): make it readable") from error
     except tomllib.TOMLDecodeError as error:
         reraise_interrupt(error)
         raise SettingError(f"{path}: the file is not valid TOML: {error}") from error
@@ -169,7 +184,8 @@ def _read_text(path: str) -> str:
     """Return the content of a configuration file. Symbolic links are followed.
 
     Raises:
-        SettingError: the file cannot be read, is not UTF-8 or a regular file, is too large, or is writable by other users except root.
+        OSError: the file cannot be read.
+        SettingError: the file is not UTF-8 or a regular file, is too large, or is writable by other users except root.
     """
     files = Files()
     try:
@@ -184,9 +200,6 @@ def _read_text(path: str) -> str:
         return read_at(files, opened, 0, status.st_size).decode()
     except UnicodeDecodeError as error:
         raise SettingError(f"{path}: the configuration file is not UTF-8: save it as UTF-8 ({error})") from error
-    except OSError as error:
-        reraise_interrupt(error)
-        raise SettingError(f"{path}: the configuration file cannot be read ({error.strerror or error}): make it readable") from error
 
 
 def _convert_table(table: Mapping[str, Any], path: str) -> dict[str, str]:

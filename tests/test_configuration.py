@@ -307,6 +307,32 @@ def test_a_limit_that_is_edited_holds_in_running_processes(home: dict[str, str],
     assert run_fresh(tmp_path / "clone" / "cache", script, **home) == [3 << 20, 12 << 20]
 
 
+#: The limit of a cache, asked for first while the project's file cannot be read.
+UNREADABLE = """
+import errno, os
+from compcache import Cache, ModuleSource, StorageError
+from compcache.files import Files
+def fail(self, path, *arguments):
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+usual, Files.open_owned = Files.open_owned, fail
+from compcache.usage.limits import effective_limit
+try:
+    result = [effective_limit(None, directory)]
+except StorageError as error:
+    result = [str(error)]
+Files.open_owned = usual
+result.append(Cache(directory).info().max_size)
+"""
+
+
+def test_a_project_that_cannot_be_read_for_a_moment_keeps_its_limit(home: dict[str, str], write: Any, tmp_path: Path) -> None:
+    """A limit that was taken for the default removed what the project's own limit allows."""
+    (tmp_path / "clone").mkdir()
+    write('[tool.compcache]\nmax_size = "50G"\n', tmp_path / "clone" / "pyproject.toml")
+    found = run_fresh(tmp_path / "clone" / "cache", UNREADABLE, **home)
+    assert found == [f"{tmp_path}/clone/pyproject.toml cannot be read (Too many open files): try again", 50 << 30]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["locks", "stats", "check", "debug"])
 def test_a_switch_is_on_or_off_or_refused(home: dict[str, str], tmp_path: Path, name: str) -> None:

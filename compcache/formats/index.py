@@ -30,7 +30,7 @@ from _struct import Struct  # avoids importing the file `struct`, which re-expor
 
 from compcache import files as file_ops
 from compcache.digest import DIGEST_SIZE, digest
-from compcache.errors import FormatError, UnknownVersionError
+from compcache.errors import FormatError, StorageError, UnknownVersionError
 from compcache.formats.host import NATIVE, UNUSABLE, target_id
 from compcache.formats.manifest import LINKED
 from compcache.interrupts import reraise_interrupt
@@ -408,7 +408,13 @@ class Index:
                 fallbacks.append((ranks.get(number, 0), candidate))
 
     def find_numbered(self, key: bytes) -> list[Numbered]:
-        """Return the realizations of a plain name from all segments, without duplicates, in any order."""
+        """Return the realizations of a plain name from all segments, without duplicates, in any order.
+
+        Raise `StorageError` if there are realizations and a part of the index cannot be read, because the newest addition may be there.
+        """
+        failure, self.failure = self.failure, None
+        if failure is not None and not self._segments:  # the directory could not be listed
+            self.refresh()
         newest: dict[tuple[bytes, int, bytes], tuple[int, Segment, bytes]] = {}
         for segment, value in self._function_values(key):
             module_id, offset, number, order, content = runtime.function_entry(value)
@@ -416,6 +422,8 @@ class Index:
             if newer is None or newer[0] < order:
                 newest[module_id, offset, number] = order, segment, content
                 self._hint = segment
+        if newest and self.failure is not None:
+            raise StorageError(f"{self.problem}; make it readable", path=self.directory)
         rows = []
         for (module_id, offset, number), (order, segment, content) in newest.items():
             if number not in self._ranks:

@@ -117,6 +117,14 @@ class _Layer(Store):
         self._upper_store.record_verified_in_layer(entry)
 
 
+def _warn_about_unreadable(layer: Store) -> None:
+    """Warn if the index of a layer cannot be read, because other code is used for functions of that layer, or they are compiled again."""
+    if layer.index.problem:
+        from compcache.publish.verify import warn_about_layer
+
+        warn_about_layer(layer, layer.source, layer.index.problem)
+
+
 class LayeredStore(Store):
     """A cache directory with layers below it. See `Store`.
 
@@ -254,15 +262,8 @@ class LayeredStore(Store):
                 is_found = True
                 yield candidate
         if not is_found:
-            self._warn_about_unreadable_layers()
-
-    def _warn_about_unreadable_layers(self) -> None:
-        """Warn about each layer whose index cannot be read, because functions of that layer are compiled again."""
-        for layer in self.layers:
-            if layer.index.problem:
-                from compcache.publish.verify import warn_about_layer
-
-                warn_about_layer(layer, layer.source, layer.index.problem)
+            for layer in self.layers:
+                _warn_about_unreadable(layer)
 
     def renew_index(self) -> bool:
         """See `Store`."""
@@ -298,10 +299,24 @@ class LayeredStore(Store):
 
     @staticmethod
     def _numbered_rows(indexes: list[tuple[Store | Index, Index]], key: bytes) -> list[tuple[Store | Index, Numbered]]:
-        """Return the rows of a name in all indexes, with their stores. Rows of earlier indexes get greater addition numbers."""
+        """Return the rows of a name in all indexes, with their stores. Rows of earlier indexes get greater addition numbers.
+
+        A layer that cannot be read is left out with a warning. If the index of the writable directory cannot be read, there are no rows, or
+        `StorageError` is raised (`Index.find_numbered`).
+        """
         rows: dict[bytes, tuple[Store | Index, Numbered]] = {}
         for number, (store, index) in enumerate(indexes):
-            for order, rank, module_id, offset, content in index.find_numbered(key):
+            try:
+                numbered = index.find_numbered(key)
+            except StorageError:
+                if number == 0:
+                    raise
+                numbered = []
+            if number == 0 and index.failure is not None:
+                break
+            if isinstance(store, Store):
+                _warn_about_unreadable(store)
+            for order, rank, module_id, offset, content in numbered:
                 rows.setdefault(module_id, (store, (order - (number << 64), rank, module_id, offset, content)))
         return list(rows.values())
 

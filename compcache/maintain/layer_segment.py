@@ -53,6 +53,8 @@ def write_layer_segment(store: LayeredStore, name: str) -> None:
         except (FormatError, OSError) as problem:
             reraise_interrupt(problem)
             return
+        if layer.index.failure is not None or layer.index.damaged:
+            return
         for module_id, data in newest.items():
             entry = ModuleEntry.decode(data)
             fields = [getattr(entry, field) for field in ModuleEntry.__slots__]

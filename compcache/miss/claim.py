@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import ReentrantCompileError, StorageError
 from compcache.hit.memory import begin_build, end_build
+from compcache.interrupts import suppress
 from compcache.miss.builders import register_builder, take_over_build, unregister_builder
 from compcache.publish.locks import wait_lock
 from compcache.usage.limits import limit_setting, read_seconds
@@ -155,5 +156,7 @@ def _lock_timeout(session: Session) -> float:
     """Return for how many seconds to wait for another builder."""
     if session.lock_timeout is not None:
         return session.lock_timeout
-    seconds = limit_setting("COMPCACHE_LOCK_TIMEOUT", read_seconds, session.store.root)
+    seconds = None
+    with suppress(StorageError):  # the project's file cannot be read at the moment
+        seconds = limit_setting("COMPCACHE_LOCK_TIMEOUT", read_seconds, session.store.root)
     return _DEFAULT_TIMEOUT if seconds is None else seconds

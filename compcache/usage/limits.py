@@ -91,7 +91,8 @@ def limit_setting(variable: str, read: Callable[[str], _T], root: str) -> _T | N
 
     The limit comes from the environment, a configuration file, or the ``pyproject.toml`` of the project that contains the directory `root`.
 
-    Raise `SettingError` if `read` raised a `ValueError`. The message names the variable or the file.
+    Raise `SettingError` if `read` raised a `ValueError`; the message names the variable or the file. Raise `StorageError` if the project's
+    file cannot be read at the moment.
     """
     if setting(variable):
         return from_environment(variable, read)
@@ -107,7 +108,7 @@ def limit_setting(variable: str, read: Callable[[str], _T], root: str) -> _T | N
 def effective_limit(max_size: int | None, root: str) -> int | None:
     """Return the size limit of a cache directory in bytes: `max_size`, else the setting, else the default; None for no limit (0).
 
-    Raise `SettingError` if the setting is not a valid size.
+    Raise `SettingError` if the setting is not a valid size, or `StorageError` if the project's file cannot be read at the moment.
     """
     if max_size is None:
         max_size = limit_setting("COMPCACHE_MAX_SIZE", parse_size, root)

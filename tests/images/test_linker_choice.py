@@ -122,9 +122,12 @@ def test_images_have_no_soname(linker: str, directory: Path, linkers: Callable[.
     assert shared_library(str(path)).soname == ""
 
 
-@pytest.mark.parametrize("problem", [OSError(errno.EAGAIN, "no more processes"), subprocess.TimeoutExpired("ld", 10.0)])
+@pytest.mark.parametrize(
+    "problem",
+    [OSError(errno.EAGAIN, "no more processes"), subprocess.CompletedProcess((), 127, b"", b""), subprocess.TimeoutExpired("ld", 10.0)],
+)
 def test_the_version_of_a_linker_is_asked_again_after_a_shortage(
-    cache: Cache, monkeypatch: pytest.MonkeyPatch, problem: Exception
+    cache: Cache, monkeypatch: pytest.MonkeyPatch, problem: object
 ) -> None:
     """Else all later modules of the process have a maker without a name, and known faults of the linker do not count.
 
@@ -136,8 +139,10 @@ def test_the_version_of_a_linker_is_asked_again_after_a_shortage(
     monkeypatch.setenv(LINKER_VARIABLE, linker.argv[0])
     version._query_version.cache_clear()
 
-    def run(*_: object, **__: object) -> None:
-        raise problem
+    def run(*_: object, **__: object) -> object:
+        if isinstance(problem, Exception):
+            raise problem
+        return problem
 
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "run", run)
@@ -146,7 +151,7 @@ def test_the_version_of_a_linker_is_asked_again_after_a_shortage(
     makers = [dict(cache.function(name).provenance[0].makers) for name in "fg"]
     version._query_version.cache_clear()
     assert makers[0]["linker"] == ""
-    if not isinstance(problem, OSError):
+    if isinstance(problem, subprocess.TimeoutExpired):
         assert makers[1]["linker"] == ""
         return
     assert "linker" not in makers[1]

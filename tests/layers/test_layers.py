@@ -331,6 +331,31 @@ def test_a_layer_that_cannot_be_opened_at_the_moment_is_a_warning(
         assert [cache.get_target(name)(1) for name in ("mine", "h")] == [1, 1]
 
 
+def test_a_layer_that_cannot_be_listed_for_a_moment_is_told_and_used_later(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No list of the layers' functions without it stays in the directory: later processes would use other layers' code."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    fill(directory, "mine")
+    for number, place in enumerate((first, second), 1):
+        with Cache(place) as cache:
+            cache.add_module(ModuleSource(adder("f", number)))
+    usual = Tree.listdir
+
+    def fail(tree: Tree, path: str) -> list[str]:
+        if path == f"{first}/index-v1":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return usual(tree, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tree, "listdir", fail)
+        message = f"the layer {first} is used only in part: .*{os.strerror(errno.EIO)}"
+        with Cache(directory, layers=[first, second]) as cache, pytest.warns(CacheWarning, match=message):
+            assert cache.get_target("f")(1) == 3
+    with Cache(directory, layers=[first, second]) as cache:
+        assert cache.get_target("f")(1) == 2
+
+
 def test_layers_are_several_directories(directory: Path) -> None:
     with pytest.raises(TypeError, match="a list of paths"):
         Cache(directory, layers="/one")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -14,7 +15,8 @@ from helpers import constant
 from compcache import Cache, CacheWarning, ModuleSource, frontend
 from compcache.numba.lazy import installation
 from compcache.numba.registered import distributions
-from compcache.numba.registered.refusals import NotLazy
+from compcache.numba.registered.package_files import digest_of_package
+from compcache.numba.registered.refusals import NotLazy, Unidentifiable
 from compcache.publish.packs import entries_of, packs_in
 
 if TYPE_CHECKING:
@@ -252,3 +254,39 @@ def test_a_link_to_a_checkout_that_cannot_be_read_registers_nothing(noted: Calla
     first, _ = noted()
     (site / "gone.egg-link").symlink_to(site / "nothing")
     assert noted()[0] == first
+
+
+@pytest.mark.parametrize("call", ["open", "listdir"])
+def test_packages_that_cannot_be_read_for_a_moment_are_not_taken_for_missing(
+    noted: Callable[[], tuple[str, int]], site: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Else the keys of the process lack a package that registers with Numba, and a note lets later processes lack it too."""
+    _register(site)
+    time.sleep(0.15)
+    usual = getattr(os, call)
+
+    def fail(path: str, *arguments: object, **options: object) -> object:
+        if str(path).endswith(("entry_points.txt", "site")):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        return usual(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(NotLazy, match="cannot be read at the moment"):
+            noted()
+    assert notes(cache) == []
+    first, _ = noted()
+    assert "other" in first
+    assert noted() == (first, 0)
+
+
+def test_a_package_whose_files_cannot_be_read_for_a_moment_is_identified_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    for name in ("scandir", "stat"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, fail)
+            with pytest.raises(Unidentifiable, match="cannot be read at the moment"):
+                digest_of_package("msgpack")
+    assert digest_of_package("msgpack")

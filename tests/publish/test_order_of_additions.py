@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -16,7 +17,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from compcache import Cache, CacheWarning, Function, ModuleSource, NotCachedError, frontend
+from compcache import Cache, CacheWarning, Function, ModuleSource, NotCachedError, StorageError, frontend
+from compcache.files import Tree
 from compcache.formats.host import platform_name
 from compcache.formats.index import Index, Stamp
 from compcache.hit import Door
@@ -256,6 +258,30 @@ def test_an_open_cache_sees_what_others_add(cache: Cache, directory: Path) -> No
     assert cache.get_target("f")() == 1
     with Cache(directory) as other:
         other.add_module(version(2))
+    assert cache.get_target("f")() == 2
+
+
+def test_no_older_addition_answers_while_a_part_of_the_index_cannot_be_read(
+    cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest addition may be in a segment that cannot be read for a moment."""
+    for number in (1, 2):
+        with Cache(directory) as other:
+            other.add_module(version(number))
+    newest = max((directory / "index-v1").glob("*.idx"), key=lambda path: path.stat().st_mtime_ns)
+    with monkeypatch.context() as patch:
+        for kind in (Door, Tree):
+
+            def fail(self: Any, path: str, *arguments: Any, usual: Any = kind.open_owned, **options: Any) -> Any:
+                if path == str(newest):
+                    raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+                return usual(self, path, *arguments, **options)
+
+            patch.setattr(kind, "open_owned", fail)
+        with pytest.raises(StorageError, match=f"cannot be read: {os.strerror(errno.EIO)}; make it readable"):
+            cache.get_target("f")
+        with Cache(directory) as other, pytest.warns(CacheWarning, match="was not stored"):
+            assert other.get_or_compile("f", lambda: version(3))() == 3
     assert cache.get_target("f")() == 2
 
 

@@ -30,7 +30,8 @@ _SECONDS = 10.0
 def version_of(linker: Linker) -> tuple[str, str]:
     """Return the name of a linker, one of `NAMES`, and its version, or "" if it is unknown. The linker is run once per process.
 
-    If it cannot be run now, for lack of processes, the next call runs it again. A linker that does not answer in time is not asked again.
+    If it cannot be run now, for lack of processes or memory, the next call runs it again. A linker that does not answer in time is not
+    asked again.
     """
     with suppress(OSError):
         status = os.stat(linker.argv[0])
@@ -42,7 +43,7 @@ def version_of(linker: Linker) -> tuple[str, str]:
 def _query_version(argv: tuple[str, ...], state: tuple[int, ...]) -> tuple[str, str]:  # noqa: ARG001 - part of the cache's key
     """Return the name and version that a linker prints, or "linker" and "" if it is not known.
 
-    Raise `OSError` if it cannot be run now.
+    Raise `OSError` if it cannot be run now, or fails.
     """
     environment = {**os.environ, "LC_ALL": "C"}
     try:
@@ -51,5 +52,7 @@ def _query_version(argv: tuple[str, ...], state: tuple[int, ...]) -> tuple[str, 
         )
     except subprocess.TimeoutExpired:
         return "linker", ""
+    if completed.returncode:  # the dynamic linker lacked memory or descriptors, for example
+        raise ChildProcessError(f"{argv[0]} --version ended with status {completed.returncode}")
     first = completed.stdout.decode("utf-8", "replace").partition("\n")[0].strip()
     return next(((name, match[1]) for name, pattern in _PATTERNS.items() if (match := pattern.search(first))), ("linker", ""))

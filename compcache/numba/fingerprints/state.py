@@ -15,6 +15,7 @@ from compcache.numba.fingerprints import REPLACED, STATE
 from compcache.numba.registered.code_reads import MISSING, names_used_by
 from compcache.numba.registered.library import has_own_code, is_found_by_name, is_library_module, is_made_by_library, is_of_generators
 from compcache.numba.registered.marks import is_marked, is_module
+from compcache.numba.registered.refusals import Unidentifiable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -194,11 +195,16 @@ _DEFINES = frozenset(opmap[name] for name in ("STORE_GLOBAL", "STORE_NAME"))
 
 @functools.cache
 def _names_in(module: str) -> frozenset[str]:
-    """Return the names that the code of a module defines, in classes too; empty if the module has no Python code."""
+    """Return the names that the code of a module defines, in classes too; empty if the module has no Python code.
+
+    Raise `Unidentifiable` if the code cannot be read at the moment.
+    """
     try:
         code = sys.modules[module].__spec__.loader.get_code(module)  # type: ignore[union-attr]
-    except Exception as error:  # noqa: BLE001 - any exception means that there is no Python code
+    except Exception as error:
         reraise_interrupt(error)
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            raise Unidentifiable(f"the code of the module {module} cannot be read at the moment ({error}): try again") from error
         return frozenset()
     return frozenset(names_used_by(code, _DEFINES))
 

@@ -121,30 +121,31 @@ _MAX_SHOWN = 400
 def open_cache() -> Cache | None:
     """Return the cache of the installed backend, or else the default cache, opened for Numba's pickles.
 
-    The result is None if the default cache cannot be used. The first such call issues a `CacheWarning`.
+    The result is None while the default cache cannot be used. The first such call issues a `CacheWarning`.
     """
-    global _cache, _is_cache_unusable  # noqa: PLW0603 - a process uses one directory
+    global _cache, _has_warned  # noqa: PLW0603 - a process uses one directory
     backend = installed_backend()
     if backend is not None:
         cache: Cache = backend.cache
         return cache
-    if _cache is None and not _is_cache_unusable:
+    if _cache is None:
         try:
             frontend.check_settings()
-            _cache = compcache.Cache(allow_pickle=True)
-            _cache.has("compcache.numba")  # the call checks who may write to the directory
+            opened = compcache.Cache(allow_pickle=True)
+            opened.has("compcache.numba")  # the call checks who may write to the directory
+            _cache = opened
         except (compcache.CompcacheError, OSError) as error:
             reraise_interrupt(error)
-            from compcache.warning import warn
+            if not _has_warned:
+                from compcache.warning import warn
 
-            _is_cache_unusable = True
-            warn(f"functions of Numba are not cached in the default cache: {error}; correct this, or set COMPCACHE_DIR")
-            _cache = None
+                _has_warned = True
+                warn(f"functions of Numba are not cached in the default cache: {error}; correct this, or set COMPCACHE_DIR")
     return _cache
 
 
 register_cache_opener(open_cache)
-_is_cache_unusable = False
+_has_warned = False
 _cache: Cache | None = None
 
 

@@ -37,7 +37,7 @@ def find_packages() -> tuple[str, bool, list[str]]:
         their metadata.
 
     Raises:
-        NotLazy: a distribution is missing or cannot be identified, or Numba uses Intel's vector library.
+        NotLazy: a distribution is missing or cannot be identified or read, or Numba uses Intel's vector library.
     """
     rows, chosen = [], []
     names = set()
@@ -64,7 +64,7 @@ def vector_library() -> str:
 def distributions() -> Iterator[tuple[str, str]]:
     """Yield the name and the metadata directory of each distribution, in the order of `sys.path`.
 
-    Raise `NotLazy` if an archive on the path contains entry points.
+    Raise `NotLazy` if an archive on the path contains entry points, or the path cannot be read at the moment.
     """
     for directory in dict.fromkeys(sys.path):
         names = metadata_in(directory)
@@ -78,15 +78,16 @@ def distributions() -> Iterator[tuple[str, str]]:
 
 
 def metadata_in(directory: str) -> list[str] | None:
-    """Return the names of the metadata in a directory; empty if the directory cannot be read, or None if the path is not a directory."""
+    """Return the names of the metadata in a directory; empty if imports ignore the directory, or None if the path is not a directory.
+
+    Raise `NotLazy` if the directory cannot be read at the moment.
+    """
     try:
         names = os.listdir(directory or ".")
-    except NotADirectoryError as error:
-        reraise_interrupt(error)
-        return None
     except OSError as error:
         reraise_interrupt(error)
-        return []
+        _require_absent(error)
+        return None if isinstance(error, NotADirectoryError) else []
     return [name for name in names if name[-5:] in _ENDINGS]
 
 
@@ -94,38 +95,36 @@ def _has_entry_point(directory: str) -> bool:
     """Return whether a distribution, given by its metadata, has an entry point in Numba's group."""
     if directory.endswith(".egg-link"):
         source = os.fsdecode(_read_file(directory).partition(b"\n")[0].strip())
-        infos = [name for name in _list_directory(source) if name.endswith(".egg-info")]
+        infos = [name for name in (metadata_in(source) if source else None) or () if name.endswith(".egg-info")]
         return any(_has_entry_point(os.path.join(source, name)) for name in infos)
     return _GROUP in _read_file(f"{directory}/entry_points.txt")
 
 
-def _list_directory(directory: str) -> list[str]:
-    """Return the names in a directory; empty if it cannot be read."""
-    from compcache.interrupts import suppress  # most starts do not need it
-
-    with suppress(OSError):
-        return os.listdir(directory)
-    return []
+def _require_absent(error: OSError) -> None:
+    """Return if an error means that a file or directory does not exist for imports. Otherwise raise `NotLazy`: the answer is unknown."""
+    if not isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)):
+        raise NotLazy(f"the installed packages cannot be read at the moment: {error}; try again") from error
 
 
 def _read_file(path: str) -> bytes:
-    """Return the content of a file; empty if the file cannot be read. Few system calls are used, because a start reads many such files."""
+    """Return the content of a file; empty if the file does not exist. Few system calls are used, because a start reads many such files.
+
+    Raise `NotLazy` if the file cannot be read at the moment.
+    """
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            parts = [os.read(file, _FIRST_READ)]
+            if len(parts[0]) < _FIRST_READ:
+                return parts[0]
+            while parts[-1]:
+                parts.append(os.read(file, _NEXT_READ))
+        finally:
+            os.close(file)
     except OSError as error:
         reraise_interrupt(error)
+        _require_absent(error)
         return b""
-    try:
-        parts = [os.read(file, _FIRST_READ)]
-        if len(parts[0]) < _FIRST_READ:
-            return parts[0]
-        while parts[-1]:
-            parts.append(os.read(file, _NEXT_READ))
-    except OSError as error:
-        reraise_interrupt(error)
-        return b""
-    finally:
-        os.close(file)
     return b"".join(parts)
 
 
@@ -161,7 +160,7 @@ def _digest_of_files(root: str) -> str:
     """Return the digest of a checkout's Python files, extension modules and settings. Raise `NotLazy` if there are too many files."""
     state = blake2b(digest_size=16)
     count = 0
-    for folder, folders, files in os.walk(root):
+    for folder, folders, files in os.walk(root, onerror=_require_absent):
         folders[:] = sorted(inner for inner in folders if not inner.startswith((".", "__pycache__")) and inner != "node_modules")
         for name in sorted(files):
             if name.endswith((".py", ".so", ".toml", ".cfg", ".json")):
@@ -184,7 +183,7 @@ def package_directory(name: str) -> str | None:
 def numba_version() -> str:
     """Return the version of the Numba that an import would load, from the name of its metadata; "" if no metadata is found.
 
-    Raise `NotLazy` if an archive on the path contains entry points.
+    Raise `NotLazy` if an archive on the path contains entry points, or the path cannot be read at the moment.
     """
     beside = os.path.dirname(package_directory("numba") or "")
     names = [(name, os.path.join(beside, name)) for name in (metadata_in(beside) or () if beside else ()) if name.startswith("numba-")]

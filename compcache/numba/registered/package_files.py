@@ -10,7 +10,8 @@ import sys
 import time
 
 from compcache.digest import blake2b
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
+from compcache.numba.registered.refusals import Unidentifiable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,9 +27,15 @@ def digest_of_package(name: str) -> str | None:
     """Return the digest of the names, sizes and times of a package's files.
 
     The result is None if the package has no files, has too many files, or if a file has changed since this process started.
+
+    Raise `Unidentifiable` if a directory or the status of a file cannot be read at the moment.
     """
     if name not in _known:
-        _known[name] = _digest_directories(list(getattr(sys.modules.get(name), "__path__", ())))
+        try:
+            _known[name] = _digest_directories(list(getattr(sys.modules.get(name), "__path__", ())))
+        except OSError as error:
+            reraise_interrupt(error)
+            raise Unidentifiable(f"the files of the package {name} cannot be read at the moment ({error}): try again") from error
     return _known[name]
 
 
@@ -36,7 +43,10 @@ _known: dict[str, str | None] = {}
 
 
 def _digest_directories(directories: list[str]) -> str | None:
-    """Return the digest of the files in these directories, or None, by the rules of `digest_of_package`."""
+    """Return the digest of the files in these directories, or None, by the rules of `digest_of_package`.
+
+    Raise `OSError` if a directory or the status of a file cannot be read.
+    """
     state = blake2b(digest_size=16, person=b"compcache-files")
     started, count = _process_start(), 0
     for directory in directories:
@@ -49,18 +59,23 @@ def _digest_directories(directories: list[str]) -> str | None:
 
 
 def _walk_files(directory: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the files in a directory tree outside of `__pycache__`, each with its status. Omit files that cannot be examined."""
-    for folder, folders, names in os.walk(directory):
+    """Yield the files in a directory tree outside of `__pycache__`, each with its status. Raise `OSError` if a directory cannot be read."""
+    for folder, folders, names in os.walk(directory, onerror=_raise):
         folders[:] = sorted(inner for inner in folders if inner != "__pycache__")
         for name in sorted(names):
             path = os.path.join(folder, name)
-            with suppress(OSError):  # a dangling link
+            with suppress(FileNotFoundError):  # a dangling link
                 yield path, os.stat(path)
+
+
+def _raise(error: OSError) -> None:
+    """Raise the exception."""
+    raise error
 
 
 def _process_start() -> float:
     """Return when this process started, in seconds since the epoch; if the system does not say, when this module was imported."""
-    with suppress(OSError, ValueError, IndexError, AttributeError):
+    with suppress(FileNotFoundError, ValueError, IndexError, AttributeError):
         with open("/proc/self/stat", "rb") as file:
             ticks = int(file.read().rpartition(b")")[2].split()[19])
         running = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from helpers import run_fresh
 from numba_helpers import Project
 
 if TYPE_CHECKING:
@@ -336,3 +337,21 @@ def test_functions_of_many_parameters_start_without_numba(project: Project, coun
     first, later = (project.run(text, backend=False, COMPCACHE_DIR=str(project.cache)) for _ in range(2))
     assert first == ((1 - count, -7), True)
     assert later == ((1 - count, -7), count > 255), "more arguments than `MOST_ARGUMENTS`: Numba decides"
+
+
+#: Asks for the default cache while others can write to its directory, and after that.
+OPENED_LATER = """
+import os, warnings
+from compcache.numba.lazy.entries import open_cache
+os.makedirs(directory)
+os.chmod(directory, 0o777)
+with warnings.catch_warnings(record=True) as issued:
+    warnings.simplefilter("always")
+    result = [open_cache() is None, open_cache() is None, len(issued)]
+os.chmod(directory, 0o700)
+result.append(os.path.basename(open_cache().path))
+"""
+
+
+def test_a_default_cache_that_could_not_be_used_is_used_later(tmp_path: Path) -> None:
+    assert run_fresh(tmp_path / "cache", OPENED_LATER, COMPCACHE_DIR=str(tmp_path / "cache")) == [True, True, 1, "cache"]
