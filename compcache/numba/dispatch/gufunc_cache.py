@@ -12,7 +12,7 @@ from compcache.numba.dispatch.cache_object import CacheObject
 from compcache.numba.entries import load
 from compcache.numba.entries.names import make_func_name, make_label
 from compcache.numba.identity.key import Identity, identify
-from compcache.numba.registered.refusals import Unidentifiable
+from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable
 
 __all__ = ["GufuncCache", "wrapper_symbol"]
 
@@ -106,6 +106,9 @@ class GufuncCache(CacheObject):
                     "kind": "gufunc wrapper", "symbol": cres.fndesc.mangled_name, "layout": repr((self._owner.sin, self._owner.sout))
                 },
             )  # fmt: skip
+            reason = self._old_code_reason(identity)
+            if reason:  # the wrapper contains the code of the function
+                raise Unrepeatable(reason)
         except Unidentifiable as error:
             self._identities[None] = error.without_traceback()
             return None
