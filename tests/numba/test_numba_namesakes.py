@@ -128,7 +128,8 @@ _CLASSES = """
     def make(number):
         @structref.register
         class RowType(types.StructRef):
-            pass
+            def preprocess_fields(self, fields):
+                return tuple((name, types.unliteral(kind)) for name, kind in fields)
 
         class Row(structref.StructRefProxy):
             def __new__(cls, x):
@@ -150,11 +151,8 @@ _CLASSES = """
     def difference(first, second):
         return first.scaled() - second.scaled()
 
-    rows = [make(2)]
-    answers = [scale(rows[0])]
-    rows += [make(10), make(VERSION)]
-    answers += [scale(row) for row in rows] + [difference(rows[0], rows[1]), difference(rows[1], rows[2])]
-    print(repr(repr(answers)))
+    rows = [make(2), make(10), make(VERSION)]
+    print(repr(repr([*map(scale, rows), difference(rows[0], rows[1]), difference(rows[1], rows[2])])))
 """
 _GUFUNCS = """
     import numpy as np

@@ -16,7 +16,7 @@ from compcache.numba.registered.library import is_library_module, is_made_by_lib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from typing import Any
 
 __all__ = [
@@ -242,8 +242,12 @@ def generators_of_other_registries() -> dict[str, list[Implementation]]:
 
     Code generators of intrinsics are omitted, because the intrinsic identifies them.
     """
+    from numba.core.imputils import builtin_registry as lowering_registry
+    from numba.core.registry import cpu_target
+
+    others = [other for other in getattr(cpu_target.target_context, "_registries", ()) if other is not lowering_registry]
     generators: dict[str, list[Implementation]] = {}
-    for implementation, *keys in _rows_of_other_registries():
+    for implementation, *keys in [row for other in others for kind in _KINDS_OF_GENERATORS for row in getattr(other, kind)]:
         function = None if keys[0] is implementation else user_code_generator(implementation)
         if function is not None:
             generators.setdefault(GENERATOR + stable_name(function), []).append(Implementation(function, _registered_for(*keys)))
@@ -255,17 +259,6 @@ def is_generator_of_intrinsic(implementation: Any) -> bool:
     from numba.core.registry import cpu_target
 
     return implementation in getattr(cpu_target.target_context, "_defns", ())
-
-
-def _rows_of_other_registries() -> Iterator[tuple[Any, ...]]:
-    """Yield each row in other registries: the function, and what it is registered for."""
-    from numba.core.imputils import builtin_registry as lowering_registry
-    from numba.core.registry import cpu_target
-
-    for other in getattr(cpu_target.target_context, "_registries", ()):
-        if other is not lowering_registry:
-            for kind in _KINDS_OF_GENERATORS:
-                yield from getattr(other, kind)
 
 
 def stable_name(implementation: Any) -> str:
