@@ -141,7 +141,7 @@ _CLASSES = """
         def scaled(self):
             return lambda self: self.x * number
 
-        return Row(1)
+        return Row, RowType
 
     @njit(cache=True)
     def scale(row):
@@ -151,7 +151,8 @@ _CLASSES = """
     def difference(first, second):
         return first.scaled() - second.scaled()
 
-    rows = [make(2), make(10), make(VERSION)]
+    (First, FirstType), (Second, SecondType), (Third, ThirdType) = make(2), make(10), make(VERSION)
+    rows = [First(1), Second(1), Third(1)]
     print(repr(repr([*map(scale, rows), difference(rows[0], rows[1]), difference(rows[1], rows[2])])))
 """
 _GUFUNCS = """
