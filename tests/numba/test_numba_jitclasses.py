@@ -338,4 +338,4 @@ def test_methods_of_an_argument_keep_the_values_of_loaded_code(tmp_path: Path) -
     for first in (1.0, 5.0, 5.0, 1.0):
         script = _CHANGED.format(first=first)
         expected = [2.0 * first, 2.0 * first, 12.0, 12.0, 12.0 + 2.0 * first]
-        assert project.run(script, backend=True) == project.run_in_fork(script) == expected
+        assert project.run(script, backend=True) == expected

@@ -230,11 +230,6 @@ def _is_derived_from(stand_in: Any, value: Any) -> bool:
     return type(value) is type(stand_in) and type.__getattribute__(value, "__bases__") == (stand_in,)
 
 
-def _can_register(*args: Any) -> bool:
-    """Return whether a call of `register` with these arguments can wait."""
-    return len(args) == 1 and _is_derived_from(_StructRefStandIn, args[0])
-
-
 def _can_define(*args: Any) -> bool:
     """Return whether a call of `define_proxy` with these arguments can wait. A call that Numba might reject cannot."""
     if len(args) != len(_DEFINE_PROXY_PARAMETERS):
@@ -257,5 +252,5 @@ CONTAINER_STAND_INS: dict[str, Any] = {"StructRef": _BaseReference(_StructRefSta
 STRUCTREF_STAND_INS: dict[str, Any] = {
     "StructRefProxy": _BaseReference(_ProxyStandIn),
     "define_proxy": _Registration("define_proxy", _can_define),
-    "register": _Registration("register", _can_register),
+    "register": _Registration("register", lambda *args: len(args) == 1 and _is_derived_from(_StructRefStandIn, args[0])),
 }

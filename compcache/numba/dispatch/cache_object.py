@@ -16,6 +16,8 @@ from compcache.errors import StorageError
 from compcache.interrupts import suppress
 from compcache.numba.compilation import libraries
 from compcache.numba.entries.names import make_func_name, make_label
+from compcache.numba.fingerprints.content import find_old_code
+from compcache.numba.fingerprints.history import is_latest
 from compcache.numba.identity.key import Identity
 from compcache.numba.registered.library import full_name
 from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable
@@ -133,6 +135,11 @@ class CacheObject(_Cache):  # type: ignore[misc]
     def _was_delegated(self, identity: Identity, sig: Any) -> bool:
         """Return whether the program has requested caching, and an overload is marked as delegated."""
         return self._is_requested and frontend.get_entry(self._cache, make_func_name(identity, sig), _DELEGATED) is not None
+
+    def _old_code_reason(self, identity: Identity) -> str:
+        """Return why the code of the function is not that of its present identity; "" if it is, and so is the code of its callees."""
+        stale = find_old_code(identity.parts[1:]) or ("" if is_latest(identity.parts[0]) else self._full_name())
+        return stale and f"{stale} reads a value that has changed since {stale} was compiled: pass this value as an argument"
 
     def _full_name(self) -> str:
         return full_name(self._function)

@@ -204,11 +204,8 @@ class FunctionCache(CacheObject):
         """
         from compcache.numba.entries import save
 
-        stale = find_old_code(identity.parts[1:])
-        if not stale and not history.is_latest(identity.parts[0]):
-            stale = self._full_name()
-        if stale:
-            reason = f"{stale} reads a value that has changed since {stale} was compiled: pass this value as an argument"
+        reason = self._old_code_reason(identity)
+        if reason:
             self._record_uncached_result(sig, reason, seconds)
             return True  # an entry would give other processes code that was compiled with other values
         self._record_compiled(sig, identity)

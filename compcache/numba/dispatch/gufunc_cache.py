@@ -12,7 +12,7 @@ from compcache.numba.dispatch.cache_object import CacheObject
 from compcache.numba.entries import load
 from compcache.numba.entries.names import make_func_name, make_label
 from compcache.numba.identity.key import Identity, identify
-from compcache.numba.registered.refusals import Unidentifiable
+from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable
 
 __all__ = ["GufuncCache", "wrapper_symbol"]
 
@@ -35,11 +35,11 @@ class GufuncCache(CacheObject):
         if not self._enabled:
             return None
         identity = None if self._has_own_locator else self._identify()
-        if identity is None:
-            return self._load_from_fallback(sig, target_context) if self._may_delegate(self._identity_error) else None
+        if not isinstance(identity, Identity):
+            return self._load_from_fallback(sig, target_context) if self._may_delegate(identity) else None
         if identity.key in self._flushed:
             return None
-        library = self._load_wrapper(identity, sig, target_context)
+        library = load.load_library(self._cache, identity, make_func_name(identity, sig), target_context)
         if library is None and self._was_delegated(identity, sig):
             return self._load_from_fallback(sig, target_context)
         if library is None:
@@ -52,10 +52,8 @@ class GufuncCache(CacheObject):
     def find_wrapper(self, sig: Any, target_context: Any) -> Any:
         """Return the stored code library with the wrapper for a signature, or None. Count nothing: the gufunc's own look-up was counted."""
         identity = self._identify() if self._enabled else None
-        return self._load_wrapper(identity, sig, target_context) if identity is not None else None
-
-    def _load_wrapper(self, identity: Identity, sig: Any, target_context: Any) -> Any:
-        """Return the stored code library with the wrapper, or None if no entry is valid."""
+        if not isinstance(identity, Identity):
+            return None
         return load.load_library(self._cache, identity, make_func_name(identity, sig), target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -66,9 +64,9 @@ class GufuncCache(CacheObject):
     def _store(self, sig: Any, data: Any) -> bool:
         """Store the wrapper, or record why it is not cached. Return False if the fallback cache must store the wrapper, else True."""
         identity = self._identify()
-        if identity is None:
-            self._record_reason(sig, str(self._identity_error))
-            return not self._may_delegate(self._identity_error)
+        if isinstance(identity, Unidentifiable):
+            self._record_reason(sig, str(identity))
+            return not self._may_delegate(identity)
         from compcache.numba.entries import save
 
         cres = self._owner.cres
@@ -88,13 +86,8 @@ class GufuncCache(CacheObject):
             self._backend.warn_not_stored(self._full_name(), error)
         return True
 
-    @property
-    def _identity_error(self) -> BaseException | None:
-        """The error that says why the wrapper has no identity, after `_identify` has returned None."""
-        return self._identities.get(None)  # type: ignore[return-value]
-
-    def _identify(self) -> Identity | None:
-        """Return the identity of the wrapper. If there is none, return None; then `_identity_error` is the reason.
+    def _identify(self) -> Identity | Unidentifiable:
+        """Return the identity of the wrapper, or the error that says why there is none.
 
         The identity contains the layout of the gufunc, and the symbol of the function that the wrapper calls. The symbol contains a digest.
         """
@@ -106,8 +99,10 @@ class GufuncCache(CacheObject):
                     "kind": "gufunc wrapper", "symbol": cres.fndesc.mangled_name, "layout": repr((self._owner.sin, self._owner.sout))
                 },
             )  # fmt: skip
+            reason = self._old_code_reason(identity)
+            if reason:  # the wrapper contains the code of the function
+                raise Unrepeatable(reason)
         except Unidentifiable as error:
-            self._identities[None] = error.without_traceback()
-            return None
+            return error.without_traceback()
         self._identities[None] = identity
         return identity._replace(name=f"gufunc wrapper of {identity.name}")

@@ -113,7 +113,8 @@ def replace_addresses_by_names(module: Any, kept: Container[str]) -> str | None:
     variables = [match[1] for match in _DEFINITION.finditer(text)]
     rows_by_name = _name_addresses(variables)
     # An address without a name may be in dead code. Numba tests addresses of functions for null, but not those of the program's objects.
-    if any(not _is_object(rows_by_name.get(name)) for name in variables):
+    rows = [rows_by_name.get(name) for name in variables]
+    if not all(row is not None and not row[0] and row[2] for row in rows):  # the row of an object has no module, but a name
         text = null_addresses(text, rows_by_name)
         text = str(remove_dead_code(text, None if UNRESOLVED in text else kept))
     counts = frontend.symbol_counts(text)
@@ -123,11 +124,6 @@ def replace_addresses_by_names(module: Any, kept: Container[str]) -> str | None:
     symbols = {name: IMPORT_PREFIX + "/".join(rows_by_name[name]) for name in used_names}
     text = _USE.sub(lambda match: f'@"{symbols[match[1]]}"', _DEFINITION.sub("", text))
     return text + "".join(f'\n@"{symbol}" = external global ptr\n' for symbol in sorted(set(symbols.values())))
-
-
-def _is_object(row: tuple[str, str, str] | None) -> bool:
-    """Return whether a row of `_name_addresses` names an object of the program: it has no module, but a name in place of the type."""
-    return row is not None and not row[0] and row[2] != ""
 
 
 def _name_addresses(variables: Iterable[str]) -> dict[str, tuple[str, str, str]]:

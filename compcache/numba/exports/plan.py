@@ -175,7 +175,7 @@ class _Planner:
         text = _require_text(_element_text(type_.dtype), f"array of {type_.dtype}")
         return _Node(
             _ARRAY, size, detail=type_.ndim, flags=flags, itemsize=self._size_of(type_.dtype), text=self.add_text(text),
-            format=self.add_text(_element_format(type_.dtype)),
+            format=self.add_text(_FORMATS.get(str(type_.dtype), "")),
         )  # fmt: skip
 
     def _create_list_node(self, kind: int, type_: Any, size: int, *, is_parameter: bool) -> _Node:
@@ -255,11 +255,6 @@ def _require_text(text: str | None, type_: Any) -> str:
     if text is None:
         raise Unsupported(f"exports do not support the type {type_}")
     return text
-
-
-def _element_format(dtype: Any) -> str:
-    """Return the buffer format of array elements (PEP 3118), or "" if no format is known for their Numba type."""
-    return _FORMATS.get(str(dtype), "")
 
 
 def _element_text(dtype: Any) -> str | None:

@@ -11,17 +11,18 @@ from types import FunctionType, MethodType
 from zlib import crc32
 
 from compcache.numba.registered.code_reads import cells_of
+from compcache.numba.registered.jitclasses import without_addresses
 from compcache.numba.registered.library import is_library_module, is_made_by_library, package_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from typing import Any
 
 __all__ = [
     "GENERATOR", "Implementation", "digest_name", "find_overloads", "generators_of_other_registries", "is_generator_of_intrinsic",
-    "is_overload_or_intrinsic", "key_name", "package_of_implementation", "plain_function", "registry", "source_of_template",
-    "stable_name", "user_code_generator", "wrapped_by",
+    "is_overload_or_intrinsic", "key_name", "numbered_name", "package_of_implementation", "plain_function", "registry",
+    "source_of_template", "stable_name", "user_code_generator", "wrapped_by",
 ]  # fmt: skip
 
 #: The prefix of the names of functions that generate code.
@@ -56,6 +57,13 @@ def _options_of(template: Any) -> tuple[tuple[str, Any], ...]:
     if "_inline" in options:
         options["_inline"] = getattr(options["_inline"], "_inline", options["_inline"])
     return tuple(options.items())
+
+
+def _registered_for(*keys: Any) -> tuple[tuple[str, Any], ...]:
+    """Return the option that lists what an implementation is registered for: callables, names, types, and tuples of types."""
+    items = [item for key in keys for item in (key if isinstance(key, tuple) else (key,))]
+    texts = [item if isinstance(item, str) else f"{key_name(item)} {without_addresses(str(getattr(item, 'name', '')))}" for item in items]
+    return (("registered for", tuple(texts)),)
 
 
 #: The lists of a registry whose rows begin with a function that generates code.
@@ -118,8 +126,11 @@ class _Registry:
         key = getattr(template, "key", None)
         self._keys.append(key)
         is_overload = function is getattr(template, "_overload_func", None)
-        implementation = Implementation(function, _options_of(template), is_overload=is_overload)
+        options = _options_of(template)
         attribute = getattr(template, "_attr", None)
+        if attribute or is_library_module(getattr(key, "__module__", None)):  # code need not name the type or the operator
+            options += _registered_for(key)
+        implementation = Implementation(function, options, is_overload=is_overload)
         if not attribute:  # the compiler asks for a method by its name, even if no code names the type
             self.by_key.setdefault(id(key), []).append(implementation)
         name = stable_name(function)
@@ -136,7 +147,7 @@ class _Registry:
         self.generators[id(implementation)] = function
         self._keys.append(implementation)
         name = GENERATOR + stable_name(function)
-        self.by_name.setdefault(name, []).append(Implementation(function, ()))
+        self.by_name.setdefault(name, []).append(Implementation(function, _registered_for(*row[1:])))
         requested_name = key_name(key) if kind == "functions" else key if kind in ("getattrs", "setattrs") else None
         if requested_name:  # other generators belong to the types
             self.by_asked.setdefault(digest_name(requested_name), []).append(name)
@@ -231,11 +242,15 @@ def generators_of_other_registries() -> dict[str, list[Implementation]]:
 
     Code generators of intrinsics are omitted, because the intrinsic identifies them.
     """
+    from numba.core.imputils import builtin_registry as lowering_registry
+    from numba.core.registry import cpu_target
+
+    others = [other for other in getattr(cpu_target.target_context, "_registries", ()) if other is not lowering_registry]
     generators: dict[str, list[Implementation]] = {}
-    for key, implementation in _rows_of_other_registries():
-        function = None if key is implementation else user_code_generator(implementation)
+    for implementation, *keys in [row for other in others for kind in _KINDS_OF_GENERATORS for row in getattr(other, kind)]:
+        function = None if keys[0] is implementation else user_code_generator(implementation)
         if function is not None:
-            generators.setdefault(GENERATOR + stable_name(function), []).append(Implementation(function, ()))
+            generators.setdefault(GENERATOR + stable_name(function), []).append(Implementation(function, _registered_for(*keys)))
     return generators
 
 
@@ -244,18 +259,6 @@ def is_generator_of_intrinsic(implementation: Any) -> bool:
     from numba.core.registry import cpu_target
 
     return implementation in getattr(cpu_target.target_context, "_defns", ())
-
-
-def _rows_of_other_registries() -> Iterator[tuple[Any, Any]]:
-    """Yield the key, or the first of the types, and the function of each row in other registries."""
-    from numba.core.imputils import builtin_registry as lowering_registry
-    from numba.core.registry import cpu_target
-
-    for other in getattr(cpu_target.target_context, "_registries", ()):
-        if other is not lowering_registry:
-            for kind in _KINDS_OF_GENERATORS:
-                for implementation, key, *_ in getattr(other, kind):
-                    yield key, implementation
 
 
 def stable_name(implementation: Any) -> str:
@@ -272,6 +275,13 @@ def stable_name(implementation: Any) -> str:
         inner = [item for _, item in cells_of(function) if hasattr(item, "__code__")]
         name += "".join(f" of {item.__module__}.{item.__qualname__}" for item in inner)
     return name
+
+
+def numbered_name(implementation: Implementation) -> tuple[str, ...]:
+    """Return the name of a registered implementation, followed by its number if it is not the first with this name."""
+    name = stable_name(implementation.function)
+    number = registry.by_name[name].index(implementation)
+    return (name, str(number)) if number else (name,)
 
 
 def find_overloads(value: object) -> Iterable[Implementation]:

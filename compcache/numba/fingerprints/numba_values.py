@@ -57,7 +57,8 @@ def handlers() -> list[tuple[Any, Handler]]:
         (_Intrinsic, _feed_intrinsic),
         (StencilFunc, _feed_stencil),
         (Signature, _feed_signature),
-        ((ir.Type, ir.Constant), _feed_llvm),
+        # Their text is complete. Attributes contain cached results.
+        ((ir.Type, ir.Constant), lambda walk, value, _: walk.feed_token("llvm", type(value).__qualname__, value)),
     ]
 
 
@@ -214,11 +215,6 @@ def frozen_kernel(kernel_ir: Any) -> Any:
     return copy_function(function, names, [type(cell)(frees[name]) if name in frees else cell for name, cell in cells])
 
 
-def _feed_llvm(walk: Walk, value: Any, _where: str) -> None:
-    """Feed an LLVM type or constant by its text, which is complete. Attributes contain cached results."""
-    walk.feed_token("llvm", type(value).__qualname__, value)
-
-
 def _feed_external(walk: Walk, value: Any, where: str) -> None:
     walk.feed_token("external", value.symbol)
     walk.feed_value(value.sig, where)
@@ -295,14 +291,10 @@ def _feed_structure(walk: Walk, value: Any, where: str) -> None:
 def _feed_extension_type(walk: Walk, value: Any, where: str) -> None:
     """Feed the data that a user's code can read from its type during compilation, even if the name of the type contains them."""
     for name, part in sorted(state_of(value).items()):
-        if name != "name" and not _is_structure(part) and not _is_derived(type(value), name):
+        is_derived = any(isinstance(vars(base).get(name), functools.cached_property) for base in type(value).__mro__)
+        if name != "name" and not _is_structure(part) and not is_derived:
             walk.feed_token("attribute", name)
             walk.feed_value(part, f"{where}, {name!r}")
-
-
-def _is_derived(kind: type, name: str) -> bool:
-    """Return whether an attribute is a cached property, which is computed from other attributes."""
-    return any(isinstance(vars(base).get(name), functools.cached_property) for base in kind.__mro__)
 
 
 def _feed_component(walk: Walk, part: Any, where: str) -> None:

@@ -345,10 +345,10 @@ class Walk:
         Return whether the callable itself is compiled (`register_jitable`). With Numba this is always False.
         """
         if not self.without_numba:
-            from compcache.numba.fingerprints.implementations import find_overloads, stable_name
+            from compcache.numba.fingerprints.implementations import find_overloads, numbered_name
 
             for implementation in find_overloads(value):
-                self.feed_token("overload", stable_name(implementation.function))
+                self.feed_token("overload", *numbered_name(implementation))
             return False
         overloads, jitables = find_registrations(value)
         for function, options in overloads:

@@ -38,17 +38,19 @@ def name_of_type(cls: type) -> str:
 def content_of_type(name: str) -> str | None:
     """Return the digest of all that is registered for the class of Numba types with this name, or None if there is no such class.
 
-    Raise `Unidentifiable` if a value has no identity by content, and the class belongs to no package with files; or if this process has
-    compiled a function that the registered functions use, from other values.
+    Raise `Unidentifiable` if a value has no identity by content, and the class belongs to no package with files; if this process has
+    compiled a function that the registered functions use, from other values; or if several classes have the name.
     """
     from numba.core.datamodel import default_manager
 
-    if name in _by_files:
-        return _by_files[name]
     classes = [cls for cls in default_manager._handlers if not is_library_module(cls.__module__) and name_of_type(cls) == name]
     if not classes:
         return None
-    registered = [Implementation(item, ()) for cls in classes for item in _registered_objects(cls)]
+    if len(classes) > 1:  # types of these classes, and what is registered for them, have the same names
+        raise Unidentifiable(f"several classes have the name {name.removeprefix(_PREFIX)}: give each class of Numba types its own name")
+    if name in _by_files:
+        return _by_files[name]
+    registered = [Implementation(item, ()) for item in _registered_objects(classes[0])]
     package = classes[0].__module__.partition(".")[0]
     files = digest_of_package(package)
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
+from operator import attrgetter
 
 from compcache.interrupts import suppress
 from compcache.numba.fingerprints.stand_ins import record_real, register_prange
@@ -210,7 +210,7 @@ class LazyWrapper(LazyObject):
 
     def __init_subclass__(cls) -> None:
         for name in ("__doc__", "__module__"):  # every class has these attributes, so `__getattr__` is not called
-            setattr(cls, name, property(partial(_function_attribute, name)))
+            setattr(cls, name, property(attrgetter(f"__wrapped__.{name}")))
 
     @property
     def __wrapped__(self) -> Any:
@@ -223,11 +223,6 @@ class LazyWrapper(LazyObject):
 
 #: The attributes that a wrapper copies from its function.
 COPIED = frozenset(("__annotations__", "__name__", "__qualname__", "__type_params__"))
-
-
-def _function_attribute(name: str, lazy: LazyWrapper) -> Any:
-    """Return an attribute of the function that a lazy wrapper wraps."""
-    return getattr(object.__getattribute__(lazy, "_function"), name)
 
 
 def numbas_object(lazy: LazyObject) -> Any:
