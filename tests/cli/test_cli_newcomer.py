@@ -43,7 +43,7 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("show model.predikt", "did you mean 'model.predict'?"),
         ("show dot", "did you mean 'vector.dot'?"),
         ("call predikt 1", "did you mean 'model.predict'?"),
-        ("key show /nowhere/key", "cannot read /nowhere/key: No such file or directory"),
+        ("key show /nowhere/key", "cannot read /nowhere/key (No such file or directory): give the file that"),
     ],
 )
 def test_a_slip_is_answered_with_what_was_meant(named: Path, line: str, text: str) -> None:
