@@ -39,7 +39,7 @@ def unpack(data: bytes | memoryview, *, use_list: bool = True) -> Any:
 
 
 def unpack_stream(parts: Iterable[bytes]) -> Iterator[Any]:
-    """Yield the values in a stream, given in parts of any size. Arrays are decoded as tuples."""
+    """Yield the values in a stream, given in parts of any size. Arrays become tuples. Raise `ValueError` if the data is malformed."""
     unpacker = msgpack.Unpacker(use_list=False, unicode_errors=_ANY_TEXT)
     for part in parts:
         unpacker.feed(part)

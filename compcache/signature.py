@@ -70,7 +70,7 @@ class Parameter(Record):
     """A parameter of a signature.
 
     `type` is its type, or the type of its elements if it is a buffer. `is_const` says that the function only reads it. `name` is empty for
-    an unnamed parameter. `dimensions` is the required number of dimensions of a buffer; 0 accepts any number.
+    an unnamed parameter. `dimensions` is the required number of dimensions of a buffer; 0 accepts any number. Equality ignores `name`.
     """
 
     __slots__ = ("type", "is_buffer", "is_const", "name", "dimensions")

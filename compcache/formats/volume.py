@@ -130,7 +130,7 @@ class Volume:
     def find(self, module_id: bytes) -> bytes | None:
         """Return the entry of a module in the table, without its key, or None if the volume lacks the module or the module was removed.
 
-        Raise `OSError` if the volume or its list cannot be read, or `FormatError` if the volume's table is damaged.
+        Raise `OSError` if the volume cannot be read or lacks the list that it needs, or `FormatError` if its table is damaged.
         """
         rows = self.table.find(module_id)
         return None if not rows or encode_removed(module_id) in self._read_removed() else rows[0]

@@ -116,9 +116,9 @@ def _compare(definition: str, use: str) -> tuple[bool, str]:
 def _compare_variables(definition: list[str], use: list[str]) -> tuple[bool, str]:
     """Return whether a use fits a variable's definition, with the reason or a warning. Both are split link types."""
     _, size, _, alignment, *_ = definition
-    _, expected, _, expected_alignment, *_ = use
-    if _UNKNOWN not in (size, expected) and int(expected) > int(size):
-        return False, f"it has {size} bytes, and its user expects {expected}"
+    _, expected_size, _, expected_alignment, *_ = use
+    if _UNKNOWN not in (size, expected_size) and int(expected_size) > int(size):
+        return False, f"it has {size} bytes, and its user expects {expected_size}"
     if (THREAD_LOCAL in definition) != (THREAD_LOCAL in use):
         defined, expected = ("", "not ") if THREAD_LOCAL in definition else ("not ", "")
         return False, f"it is {defined}thread-local, and its user expects a variable that is {expected}thread-local"

@@ -142,10 +142,10 @@ class _Node:
         dependents: the functions that import it.
         error: the first error against a realization, or None.
         uses: the link types that the dependents expect, by digest, each with one of these dependents.
-        has_definition: whether the dependents do not fit a definition of a variable, which weak definitions must not replace.
+        has_unfit_definition: whether the dependents do not fit a definition of a variable, which weak definitions must not replace.
     """
 
-    __slots__ = ("candidates", "choice", "dependents", "error", "has_definition", "uses")
+    __slots__ = ("candidates", "choice", "dependents", "error", "has_unfit_definition", "uses")
 
     def __init__(self, candidates: Iterator[tuple[bytes, int]]) -> None:
         self.candidates = candidates
@@ -153,7 +153,7 @@ class _Node:
         self.dependents: dict[str, None] = {}
         self.error: Exception | None = None
         self.uses: dict[bytes, tuple[Choice, bytes]] = {}
-        self.has_definition = False
+        self.has_unfit_definition = False
 
     def keep_error(self, error: Exception) -> None:
         """Keep the first error, without its traceback, whose frames refer to the plan and to all objects of their callers."""
@@ -397,7 +397,7 @@ class Plan:
         for number, (use, (user, expected)) in enumerate(list(node.uses.items())):
             if not self._fits(choice, user, expected):
                 if number == 0 and name != self._root:
-                    node.has_definition = node.has_definition or choice.record.signature.startswith(VARIABLE)
+                    node.has_unfit_definition = node.has_unfit_definition or choice.record.signature.startswith(VARIABLE)
                     raise _mismatch_error(choice, user, *self._read_both_types(choice, user, expected))
                 self._split_node(name, use, user, expected)
 
@@ -445,7 +445,7 @@ class Plan:
                 continue
             if not choice.record.signature.startswith(WEAK):
                 return choice
-            if not node.has_definition:
+            if not node.has_unfit_definition:
                 return self._find_strongest(name, node, choice, (module_id, offset))
         return None
 

@@ -113,9 +113,9 @@ def _read_notes(store: Store, module_id: bytes) -> dict[str, Any]:
 
 
 def maker_digest(build: Callable[[], Any]) -> str:
-    """Return the version of Python and a digest of a function's code, or "" for a callable without code.
+    """Return the version of Python and a digest of a callable's code, or "" for a callable without code that is not a `partial`.
 
-    The digest covers the function's constants, and the constants and functions of its module that the function uses.
+    It covers the constants among default values, a partial's arguments and used variables, and the used functions of the same module.
     """
     parts = list(_iterate_code_parts(build, set()))
     if not parts:

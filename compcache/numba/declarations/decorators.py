@@ -53,8 +53,8 @@ def jit(*args: Any, **options: Any) -> Any:
 def _decorate(decorator: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """Implement `njit` and `jit`: return the decorated function, or the decorator for it.
 
-    Numba's own decorator is used if compilation is disabled, or if only Numba can interpret the arguments. If it is needed for positional
-    arguments, and Numba cannot be imported, the function becomes the kernel that was packaged beside its module.
+    Numba's own decorator is used if compilation is disabled, or if only Numba can interpret the arguments. Raise `ImportError` if Numba is
+    needed and cannot be imported; if positional arguments need it, return the decorator for packaged kernels instead (`kernels.find`).
     """
     if _is_jit_disabled() or "signature_or_function" in options:
         return numba_decorator(decorator)(*args, **options)

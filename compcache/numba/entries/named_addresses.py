@@ -35,7 +35,7 @@ __all__ = [
 
 #: The prefix of Numba's variables that contain addresses. The address follows.
 ADDRESS_PREFIX = "numba.dynamic.globals."
-#: The prefix of imports. The module, the name and the type of a function, or the part and the name of an object, follow.
+#: The prefix of imports. The module, the name and the type of a function, or "", the part and the name of an object, follow.
 IMPORT_PREFIX = "compcache.function."
 _INITIALIZER = re.compile(rf'^(@"?{re.escape(ADDRESS_PREFIX)}[0-9a-f.]+"? = .*?global ptr) inttoptr \(i64 -?\d+ to ptr\)', re.MULTILINE)
 _DEFINITION = re.compile(rf'^@"?({re.escape(ADDRESS_PREFIX)}[0-9a-f.]*[0-9a-f])"? = [^\n]*\n', re.MULTILINE)
@@ -141,16 +141,16 @@ def parse_imports(names: Iterable[str]) -> dict[str, Named]:
     return {name: _parse_name(*name.removeprefix(IMPORT_PREFIX).split("/", 2)) for name in names if name.startswith(IMPORT_PREFIX)}
 
 
-def _parse_name(module: str, name: str, detail: str) -> Named:
-    """Return the object with a stored name: a Cython function in a module, a named object of the program, or a helper of Numba.
+def _parse_name(module: str, name_or_part: str, detail: str) -> Named:
+    """Return the function or object to which the parts of an import's name (`IMPORT_PREFIX`) refer.
 
-    `detail` is the type of the Cython function, or the name of the object; "" for a helper.
+    `detail` is the type of a Cython function, the name of an object of the program, or "" for a helper of Numba.
     """
     if module:
-        return CythonFunction(module, name, detail)
-    if name == jitclasses.BOX:
+        return CythonFunction(module, name_or_part, detail)
+    if name_or_part == jitclasses.BOX:
         return jitclasses.JitclassBox(detail)
-    return program_arrays.ProgramArray(name, detail) if detail else HelperSymbol(name)
+    return program_arrays.ProgramArray(name_or_part, detail) if detail else HelperSymbol(name_or_part)
 
 
 def bind_imports(module: Any) -> Any:

@@ -23,7 +23,7 @@ class CodeIdentity:
     Attributes:
         key: the key under which the code was compiled or found.
         lines: the digest of its source lines at that time.
-        registered: the functions in the code that the compiler knows only because they were registered, if they are known.
+        registered: the functions in the code that the compiler knows only because they were registered; empty if none are recorded.
     """
 
     __slots__ = ("key", "lines", "registered")

@@ -87,7 +87,7 @@ def _is_made_by_reviewed_function(function: Any) -> bool:
 def _feed_cells(walk: Walk, function: Any, name: str) -> None:
     """Feed the closure cells of a function. The values in `DIFFERING_VALUES` are omitted."""
     attributes = _all_attributes(function.__code__)
-    compiles = walk.mode == RUN and is_made_by_library(function)  # Numba's closure around a user's function
+    compiles = walk.mode == RUN and is_made_by_library(function)  # such as Numba's closure around a user's function
     for variable, value in cells_of(function):
         where = f"the variable {variable!r} that {name} closes over"
         walk.feed_token("empty cell" if value is MISSING else "cell", variable)

@@ -193,7 +193,7 @@ def _typing_function(template: Any) -> Any:
 
 
 def _is_users_code(function: Any) -> bool:
-    """Return whether a callable runs a Python function of the user, which may be inside Numba's closure around it."""
+    """Return whether a callable runs a Python function of the user, which may be in the closure of a library's function."""
     plain = plain_function(function)
     return plain is not None and (not is_made_by_library(plain) or (plain.__closure__ is not None and bool(wrapped_by(plain))))
 
@@ -223,7 +223,7 @@ def plain_function(value: Any) -> Any:
 
 
 def wrapped_by(function: Any) -> list[Any]:
-    """Return the user's functions inside Numba's closure around them, as `register_jitable` creates it; empty for any other function."""
+    """Return the user's functions in the closure of a library's function, as `register_jitable` creates it; empty for other objects."""
     if not isinstance(function, FunctionType) or not is_made_by_library(function):
         return []
     return [item for _, item in cells_of(function) if hasattr(item, "__code__") and not is_made_by_library(item)]

@@ -38,16 +38,16 @@ class Kernels:
             TypeError: each kernel raised it, because it does not accept the arguments or itself failed. The first error is the cause.
             OverflowError, ValueError: a kernel accepts the types of the arguments, but not a value.
         """
-        first_error: TypeError | None = None
+        cause: TypeError | None = None
         for target in self._targets:
             try:
                 return target(*arguments, **named)
             except TypeError as error:
                 reraise_interrupt(error)
-                first_error = first_error or error
-        types = ", ".join(type(argument).__name__ for argument in arguments)
-        signatures = "; ".join(str(target.signature) for target in self._targets)
-        raise TypeError(f"{self.__qualname__}() has no packaged kernel for ({types}); it was compiled for {signatures}") from first_error
+                cause = cause or error
+        types = ", ".join(type(argument).__name__ for argument in (*arguments, *named.values()))
+        signatures = " or ".join(str(target.signature) for target in self._targets)
+        raise TypeError(f"each kernel of {self.__qualname__}() raised TypeError for ({types}): pass arguments for {signatures}") from cause
 
 
 def decorate_packaged(numba_error: ImportError) -> Any:

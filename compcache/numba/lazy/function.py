@@ -138,17 +138,17 @@ _VARIADIC = 0x04  # a flag of code objects: *args
 
 
 def make_lazy_function(state: State) -> Any:
-    """Return the lazy function for a decorated function, without importing Numba."""
+    """Return the lazy function of the decorated function in `state`, without importing Numba."""
     function = state.function
     attributes = {name: getattr(function, name) for name in _COPIED if hasattr(function, name)}
     attributes |= function.__dict__
     attributes |= {"__wrapped__": function, "py_func": function, STATE: state}
     code = function.__code__
     is_variadic = bool(code.co_flags & _VARIADIC)
-    by_keyword = code.co_kwonlyargcount  # without defaults (`State.reason`); Numba also accepts these arguments by position
-    names = None if state.reason else code.co_varnames[: code.co_argcount + by_keyword + is_variadic]
-    required = code.co_argcount + by_keyword - len(function.__defaults__ or ())
-    return _dispatch.make_function(names, required, is_variadic, attributes)
+    # Numba also accepts keyword-only parameters by position. A function with such parameters and defaults needs Numba (`State.reason`).
+    parameter_count = code.co_argcount + code.co_kwonlyargcount
+    names = None if state.reason else code.co_varnames[: parameter_count + is_variadic]  # without names, `_call` handles each call
+    return _dispatch.make_function(names, parameter_count - len(function.__defaults__ or ()), is_variadic, attributes)
 
 
 def is_lazy_function(value: Any) -> bool:

@@ -36,7 +36,7 @@ def without_addresses(text: str) -> str:
 
 
 def register_jitclass(class_type: Any) -> str:
-    """Return the name of a jitclass, for its Numba type: a digest of the fields, and a number. Keys contain the content of the class."""
+    """Return the name of a jitclass for its type: a digest of its name and fields, and a number. Keys contain the content of the class."""
     return name_object(class_type, blake2b(without_addresses(class_type.name).encode(), digest_size=16).hexdigest())
 
 

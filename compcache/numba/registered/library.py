@@ -169,7 +169,7 @@ def _is_library_path(path: str) -> bool:
 
 
 def package_of(function: Any) -> str:
-    """Return the top-level package of a function. For Numba's closure around a user's function, return the user's package."""
+    """Return the top-level package of a function. For a library's closure around a user's function, return the user's package."""
     if is_made_by_library(function):
         inner = [item for _, item in cells_of(function) if hasattr(item, "__globals__") and not is_made_by_library(item)]
         function = next(iter(inner), function)

@@ -213,9 +213,9 @@ class Uploads:
         return True
 
     async def _read_cards(self, key: str) -> tuple[bytes | None, dict[str, Card]]:
-        """Return the encoded cards at a key, or None, and the decoded cards by shelf. Damaged cards are left out.
+        """Return the encoded cards at a key, or None if there are none, and the decoded cards by shelf, none if the object is damaged.
 
-        An object that is too large to be read is damaged, and its bytes are returned as b"".
+        An object that is too large to be read is returned as b"", without cards. Other errors of the store's client are raised.
         """
         data: bytes | None = b""
         with suppress(FormatError, TooLargeError):
