@@ -275,7 +275,7 @@ class Index:
 
     __slots__ = (
         "_hint", "_processor", "_ranks", "gathered", "ignored", "_segments", "checked", "damaged", "vouching", "directory", "files",
-        "failure", "owners", "suffix", "temporary", "unfinished",
+        "failure", "is_passing", "owners", "suffix", "temporary", "unfinished",
     )  # fmt: skip
 
     def __init__(
@@ -297,6 +297,7 @@ class Index:
         self.unfinished = False  # whether the index is being rebuilt, and therefore incomplete
         self.checked = False  # whether a look-up has checked if this missing or unfinished index must be rebuilt
         self.failure: tuple[str, str] | None = None  # the part of the index that could not be read in the last attempt, and the reason
+        self.is_passing = False  # whether a part could not be read for another reason than its permissions
         self._ranks: dict[bytes, int] = {}
 
     @property
@@ -343,6 +344,7 @@ class Index:
             return []
         except OSError as error:
             reraise_interrupt(error)
+            self.is_passing |= not isinstance(error, PermissionError)
             self.failure = self.directory, str(error.strerror or error)
             return []
         open_names = {segment.name for segment in self._segments or ()}
@@ -410,9 +412,10 @@ class Index:
     def find_numbered(self, key: bytes) -> list[Numbered]:
         """Return the realizations of a plain name from all segments, without duplicates, in any order.
 
-        Raise `StorageError` if there are realizations and a part of the index cannot be read, because the newest addition may be there.
+        Raise `StorageError` if there are realizations and a part of the index cannot be read at the moment, because the newest addition may
+        be there. What this user has no permission to read is left out.
         """
-        failure, self.failure = self.failure, None
+        failure, self.failure, self.is_passing = self.failure, None, False
         if failure is not None and not self._segments:  # the directory could not be listed
             self.refresh()
         newest: dict[tuple[bytes, int, bytes], tuple[int, Segment, bytes]] = {}
@@ -422,7 +425,7 @@ class Index:
             if newer is None or newer[0] < order:
                 newest[module_id, offset, number] = order, segment, content
                 self._hint = segment
-        if newest and self.failure is not None:
+        if newest and self.is_passing:
             raise StorageError(f"{self.problem}; make it readable", path=self.directory)
         rows = []
         for (module_id, offset, number), (order, segment, content) in newest.items():
@@ -506,6 +509,7 @@ class Index:
             return []
         except OSError as error:
             reraise_interrupt(error)
+            self.is_passing |= not isinstance(error, PermissionError)
             self.failure = f"the index segment {self.directory}/{segment.name}", str(error.strerror or error)
             return []
 

@@ -301,8 +301,8 @@ class LayeredStore(Store):
     def _numbered_rows(indexes: list[tuple[Store | Index, Index]], key: bytes) -> list[tuple[Store | Index, Numbered]]:
         """Return the rows of a name in all indexes, with their stores. Rows of earlier indexes get greater addition numbers.
 
-        A layer that cannot be read is left out with a warning. If the index of the writable directory cannot be read, there are no rows, or
-        `StorageError` is raised (`Index.find_numbered`).
+        A layer that cannot be read at the moment is left out with a warning. If the writable directory's index cannot be read at the
+        moment, there are no rows, or `StorageError` is raised (`Index.find_numbered`).
         """
         rows: dict[bytes, tuple[Store | Index, Numbered]] = {}
         for number, (store, index) in enumerate(indexes):
@@ -312,9 +312,9 @@ class LayeredStore(Store):
                 if number == 0:
                     raise
                 numbered = []
-            if number == 0 and index.failure is not None:
+            if number == 0 and index.is_passing:
                 break
-            if isinstance(store, Store):
+            if isinstance(store, Store) and index.is_passing:
                 _warn_about_unreadable(store)
             for order, rank, module_id, offset, content in numbered:
                 rows.setdefault(module_id, (store, (order - (number << 64), rank, module_id, offset, content)))

@@ -261,28 +261,44 @@ def test_an_open_cache_sees_what_others_add(cache: Cache, directory: Path) -> No
     assert cache.get_target("f")() == 2
 
 
+def add_one_that_cannot_be_read(directory: Path, number: int, patch: pytest.MonkeyPatch) -> None:
+    """Versions 1 and 2, the newest of which is in a segment that cannot be opened for this reason."""
+    for value in (1, 2):
+        with Cache(directory) as other:
+            other.add_module(version(value))
+    newest = max((directory / "index-v1").glob("*.idx"), key=lambda path: path.stat().st_mtime_ns)
+    for kind in (Door, Tree):
+
+        def fail(self: Any, path: str, *arguments: Any, usual: Any = kind.open_owned, **options: Any) -> Any:
+            if path == str(newest):
+                raise OSError(number, os.strerror(number), path)
+            return usual(self, path, *arguments, **options)
+
+        patch.setattr(kind, "open_owned", fail)
+
+
 def test_no_older_addition_answers_while_a_part_of_the_index_cannot_be_read(
     cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The newest addition may be in a segment that cannot be read for a moment."""
-    for number in (1, 2):
-        with Cache(directory) as other:
-            other.add_module(version(number))
-    newest = max((directory / "index-v1").glob("*.idx"), key=lambda path: path.stat().st_mtime_ns)
     with monkeypatch.context() as patch:
-        for kind in (Door, Tree):
-
-            def fail(self: Any, path: str, *arguments: Any, usual: Any = kind.open_owned, **options: Any) -> Any:
-                if path == str(newest):
-                    raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-                return usual(self, path, *arguments, **options)
-
-            patch.setattr(kind, "open_owned", fail)
+        add_one_that_cannot_be_read(directory, errno.EIO, patch)
         with pytest.raises(StorageError, match=f"cannot be read: {os.strerror(errno.EIO)}; make it readable"):
             cache.get_target("f")
         with Cache(directory) as other, pytest.warns(CacheWarning, match="was not stored"):
             assert other.get_or_compile("f", lambda: version(3))() == 3
     assert cache.get_target("f")() == 2
+
+
+@pytest.mark.parametrize("is_layer", [False, True])
+def test_what_a_user_may_not_read_hides_no_older_addition(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_layer: bool
+) -> None:
+    """A team's directory contains an addition that its owner has not given access to: starts hit as before, without a warning."""
+    add_one_that_cannot_be_read(directory, errno.EACCES, monkeypatch)
+    for _ in range(2):
+        with Cache(tmp_path / "own", layers=[directory]) if is_layer else Cache(directory, readonly=True) as other:
+            assert other.get_or_compile("f", lambda: version(3))() == other.get_target("f")() == 1
 
 
 @pytest.mark.parametrize("name", ["root", "root-0123456789abcdef0123456789abcdef"])
