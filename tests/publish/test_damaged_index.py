@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.filterwarnings("ignore:.*is damaged")
+@pytest.mark.filterwarnings("ignore:.*(is damaged|cannot be used completely)")
 @pytest.mark.parametrize("readonly", [False, True])
 def test_what_is_damaged_everywhere_is_a_miss(cache: Cache, directory: Path, readonly: bool) -> None:
     first = cache.add_module(ModuleSource(adder("f", 1)))

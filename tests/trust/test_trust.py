@@ -502,7 +502,7 @@ def test_an_index_segment_that_is_no_file_is_set_aside(directory: Path, tmp_path
     segment.symlink_to(elsewhere)
     value, warnings, _, _ = load(directory)
     assert (value, len(warnings)) == (2, 1)
-    assert re.search(r"index .* damaged .*not a regular file", warnings[0])
+    assert re.search(r"index .* cannot be used completely .*not a regular file", warnings[0])
     assert elsewhere.exists()
     assert not segment.is_symlink()
 
