@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 import time
+import types
 import zipfile
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from helpers import constant
 
 from compcache import Cache, CacheWarning, ModuleSource, frontend
 from compcache.numba.lazy import installation
-from compcache.numba.registered import distributions
+from compcache.numba.registered import distributions, package_files
 from compcache.numba.registered.package_files import digest_of_package
 from compcache.numba.registered.refusals import NotLazy, Unidentifiable
 from compcache.publish.packs import entries_of, packs_in
@@ -22,6 +23,7 @@ from compcache.publish.packs import entries_of, packs_in
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+    from typing import Any
 
     from compcache.formats.entry import EntryRecord
 
@@ -290,3 +292,26 @@ def test_a_package_whose_files_cannot_be_read_for_a_moment_is_identified_later(m
             with pytest.raises(Unidentifiable, match="cannot be read at the moment"):
                 digest_of_package("msgpack")
     assert digest_of_package("msgpack")
+
+
+def test_files_that_no_import_can_use_do_not_hide_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link to itself, and what this user has no permission to read, are there in every start."""
+    package, usual = tmp_path / "wanted", os.stat
+    package.mkdir()
+    (package / "loop").symlink_to("loop")
+    for name in ("__init__.py", "secret"):
+        (package / name).touch()
+
+    def refuse(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
+        if os.fspath(path) == str(package / "secret"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return usual(path, *arguments, **options)
+
+    module = types.ModuleType("wanted")
+    module.__path__ = [str(package)]
+    monkeypatch.setitem(sys.modules, "wanted", module)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", refuse)
+        patch.setattr(package_files, "_process_start", lambda: time.time() + 60)
+        assert digest_of_package("wanted")
+    assert distributions.metadata_in(str(package / "loop")) == []

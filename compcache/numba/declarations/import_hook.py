@@ -34,7 +34,7 @@ class StandIn(_Module):  # type: ignore[misc]
             return self.__version__
         if name != "__all__" and (name.startswith("__") or is_probe(name)):
             raise AttributeError(f"module 'numba' has no attribute {name!r}")
-        from compcache.numba.declarations.modules import find_attribute, forget_modules, list_public_names
+        from compcache.numba.declarations.modules import find_attribute, forget_modules, list_public_names, original_attribute
 
         if name == "__all__":
             return list_public_names(real_numba())
@@ -43,7 +43,7 @@ class StandIn(_Module):  # type: ignore[misc]
             stand_in = find_attribute("numba", name)
             if stand_in is not None:
                 return stand_in
-        return getattr(real_numba(), name)
+        return original_attribute(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("__"):

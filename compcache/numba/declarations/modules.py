@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["LazyModule", "find_attribute", "find_module", "find_submodule", "forget_modules", "list_public_names"]
+__all__ = ["LazyModule", "find_attribute", "find_module", "find_submodule", "forget_modules", "list_public_names", "original_attribute"]
 
 #: The module for which each alias stands.
 _MODULE_ALIASES = {"numba.types": "numba.core.types", "numba.config": "numba.core.config", "numba.errors": "numba.core.errors"}
@@ -180,7 +180,7 @@ class LazyModule(_Module):  # type: ignore[misc]
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         forget_modules()
         stand_in = None if has_numba() else find_attribute(self.__name__, name)
-        return getattr(self._compcache_original(), name) if stand_in is None else stand_in
+        return original_attribute(self, name) if stand_in is None else stand_in
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("__"):
@@ -199,6 +199,14 @@ class LazyModule(_Module):  # type: ignore[misc]
     def _compcache_content(self, walk: Any) -> None:
         """Feed the identity of the module to a walk, as a walk feeds Numba's own module."""
         walk.feed_token("module", self.__name__)
+
+
+def original_attribute(module: Any, name: str) -> Any:
+    """Return an attribute of Numba's module behind a stand-in. Import a submodule that a statement with other names began to import."""
+    original, full_name = module._compcache_original(), f"{module.__name__}.{name}"
+    if ("", full_name) in _stand_ins and not hasattr(original, name):
+        import_module(full_name)
+    return getattr(original, name)
 
 
 def list_public_names(module: Any) -> list[str]:

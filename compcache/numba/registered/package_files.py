@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from errno import ELOOP
 
 from compcache.digest import blake2b
 from compcache.interrupts import reraise_interrupt, suppress
@@ -45,7 +46,7 @@ _known: dict[str, str | None] = {}
 def _digest_directories(directories: list[str]) -> str | None:
     """Return the digest of the files in these directories, or None, by the rules of `digest_of_package`.
 
-    Raise `OSError` if a directory or the status of a file cannot be read.
+    Raise `OSError` if a directory or the status of a file cannot be read at the moment.
     """
     state = blake2b(digest_size=16, person=b"compcache-files")
     started, count = _process_start(), 0
@@ -59,18 +60,24 @@ def _digest_directories(directories: list[str]) -> str | None:
 
 
 def _walk_files(directory: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the files in a directory tree outside of `__pycache__`, each with its status. Raise `OSError` if a directory cannot be read."""
-    for folder, folders, names in os.walk(directory, onerror=_raise):
+    """Yield the files in a directory tree outside of `__pycache__`, each with its status. See `_require_useless` for errors."""
+    for folder, folders, names in os.walk(directory, onerror=_require_useless):
         folders[:] = sorted(inner for inner in folders if inner != "__pycache__")
         for name in sorted(names):
             path = os.path.join(folder, name)
-            with suppress(FileNotFoundError):  # a dangling link
-                yield path, os.stat(path)
+            try:
+                status = os.stat(path)
+            except OSError as error:
+                reraise_interrupt(error)
+                _require_useless(error)
+            else:
+                yield path, status
 
 
-def _raise(error: OSError) -> None:
-    """Raise the exception."""
-    raise error
+def _require_useless(error: OSError) -> None:
+    """Return if no import can use the file or directory, like a dangling link. Otherwise raise the exception: it may be readable later."""
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError, PermissionError)) and error.errno != ELOOP:
+        raise error
 
 
 def _process_start() -> float:

@@ -62,6 +62,13 @@ def test_the_line_that_imports_numba_is_named_with_what_it_wanted(tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("line", ["from numba.experimental import structref, jitclass", "from numba import cuda, gdb"])
+def test_a_statement_whose_last_name_imports_numba_provides_the_submodules_before_it(tmp_path: Path, line: str) -> None:
+    """Numba itself does not import these submodules."""
+    assert not run(Project(tmp_path), line)
+
+
+@pytest.mark.slow
 def test_what_starts_without_numba_do_not_find_is_said(tmp_path: Path) -> None:
     project = Project(tmp_path)
     assert not run(project, PROGRAM.format(line="of_set({1})"))
