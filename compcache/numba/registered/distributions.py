@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
-from errno import ELOOP
 
 from compcache.digest import blake2b
 from compcache.interrupts import reraise_interrupt
-from compcache.numba.registered.refusals import NotLazy
+from compcache.numba.registered.refusals import NotLazy, imports_ignore
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ def _has_entry_point(directory: str) -> bool:
 
 def _require_absent(error: OSError) -> None:
     """Return if an error means that a file or directory does not exist for imports. Otherwise raise `NotLazy`: the answer is unknown."""
-    if not isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)) and error.errno != ELOOP:
+    if not imports_ignore(error):
         raise NotLazy(f"the installed packages cannot be read at the moment: {error}; try again") from error
 
 

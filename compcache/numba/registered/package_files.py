@@ -8,11 +8,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-from errno import ELOOP
 
 from compcache.digest import blake2b
 from compcache.interrupts import reraise_interrupt, suppress
-from compcache.numba.registered.refusals import Unidentifiable
+from compcache.numba.registered.refusals import Unidentifiable, imports_ignore
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def _walk_files(directory: str) -> Iterator[tuple[str, os.stat_result]]:
 
 def _require_useless(error: OSError) -> None:
     """Return if no import can use the file or directory, like a dangling link. Otherwise raise the exception: it may be readable later."""
-    if not isinstance(error, (FileNotFoundError, NotADirectoryError, PermissionError)) and error.errno != ELOOP:
+    if not imports_ignore(error):
         raise error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from errno import ELOOP
 
 from compcache.interrupts import reraise_interrupt
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     _P = ParamSpec("_P")
     _R = TypeVar("_R")
 
-__all__ = ["NotLazy", "TooLarge", "Unidentifiable", "Unrepeatable", "examines_program"]
+__all__ = ["NotLazy", "TooLarge", "Unidentifiable", "Unrepeatable", "examines_program", "imports_ignore"]
 
 _EXAMINING_PACKAGE = "compcache.numba."
 
@@ -76,3 +77,8 @@ def _examined_value(error: Exception) -> str:
             description = step.tb_frame.f_locals.get("where") or description
         step = step.tb_next
     return description
+
+
+def imports_ignore(error: OSError) -> bool:
+    """Return whether imports ignore a file or directory that cannot be read for this reason. With other errors it may be readable later."""
+    return isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)) or error.errno == ELOOP
