@@ -369,6 +369,69 @@ _CHANGING_RETURNED_FUNCTIONS = """
     print(repr(repr(answers)))
 """
 
+#: Compiled code finds registered functions by identity. The argument changes what is compiled after the globals have changed.
+_CHANGING_REGISTERED_FUNCTIONS = """
+    import sys
+    from DECORATORS import njit
+    from numba.extending import overload, register_jitable
+
+    K, EDITION = 1, int(sys.argv[1])
+
+    def make(n):
+        def overloaded(x):
+            return K * n
+
+        @overload(overloaded)
+        def implementation(x):
+            return lambda x: x * n
+
+        @njit(cache=True)
+        def made(x):
+            return overloaded(x)
+        return made
+
+    calls_overloaded = make(3)
+
+    @register_jitable
+    def registered(x):
+        return x + K
+
+    @njit(cache=True)
+    def calls_registered(x):
+        return registered(x)
+
+    def target(x): ...
+
+    @overload(target)
+    def calls_both(x):
+        return lambda x: registered(x) + calls_overloaded(x) * 2
+
+    @njit(cache=True)
+    def calls_target(x):
+        return target(x)
+
+    @njit(cache=True)
+    def caller(x):
+        return calls_overloaded(x) + calls_registered(x) + calls_target(x)
+
+    answers = [caller(2)]
+    K = 5
+
+    @njit(cache=True)
+    def first(x):
+        return calls_overloaded(x) + EDITION
+
+    @njit(cache=True)
+    def second(x):
+        return calls_registered(x) + EDITION
+
+    @njit(cache=True)
+    def third(x):
+        return registered(x) + calls_target(x) + target(x) + EDITION
+
+    print(repr(repr([*answers, first(2), second(2), third(2)])))
+"""
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
@@ -389,6 +452,19 @@ def test_functions_that_overloads_return_keep_the_values_that_they_had(tmp_path:
     programs = Programs(tmp_path, _CHANGING_RETURNED_FUNCTIONS)
     for given in ((), ("changes",), ("changes",)):
         assert programs.start(mode, tmp_path / "cache", *given).answer == uncached(_CHANGING_RETURNED_FUNCTIONS, *given)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", _modes("run", "variable"))
+def test_registered_functions_stay_registered_in_copies_with_former_values(
+    tmp_path: Path, uncached: Callable[..., str], mode: str
+) -> None:
+    programs = Programs(tmp_path, _CHANGING_REGISTERED_FUNCTIONS)
+    outcomes = [programs.start(mode, tmp_path / "cache", edition) for edition in ("1", "1", "2", "2")]
+    for outcome, edition in zip(outcomes, ("1", "1", "2", "2"), strict=True):
+        assert outcome.answer == uncached(_CHANGING_REGISTERED_FUNCTIONS, edition)
+    assert outcomes[2].stored  # `first`, whose helper is compiled from a copy
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from pickle import PicklingError
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numba.core.extending import _Intrinsic
+from numba.core.registry import cpu_target
 from numba.core.types import Type
 
 from compcache.numba.compilation.former_runs import former_attributes
@@ -135,7 +136,7 @@ def compile_scope(function: Any, dispatcher: Any, args: Any, return_type: Any, f
     the scope of the caller. After the outermost compilation, the actions from `defer` run, unless the compilation failed.
     """
     overload = linked_overload(function, dispatcher, args)
-    read = former_function(function) if take_linked(overload) else function
+    read = _copy_with_former_values(function, {}) if take_linked(overload) else function
     scope = Scope(function, _make_token(read, function, args, return_type, flags, extra), _pop_miss(function, args), overload, read)
     if not _state.scopes:
         _state.clock_start, _state.compile_seconds = time.thread_time(), 0.0
@@ -327,6 +328,18 @@ def record_token(token: str) -> None:
     _used_tokens.add(token)
 
 
+def _copy_with_former_values(function: Any, copies: dict[Any, Any]) -> Any:
+    """Return the result of `former_function`, and give copies of functions that compiled code may call the types of these functions."""
+    copy = former_function(function, copies)
+    context = cpu_target.typing_context
+    context.refresh()
+    for original, copied in copies.items():
+        known = None if copied is original else context._lookup_global(original)
+        if known is not None:
+            context.insert_global(copied, known)
+    return copy
+
+
 def next_unique_id(function: Any) -> tuple[str, Any]:
     """Return a unique id for the symbols of a function that Numba is about to compile, and the function that the compiler must read.
 
@@ -405,7 +418,7 @@ def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, ar
         run, former = _begin_run(function, arguments), former_result(function, arguments)
         if former is not None and former != run.dependency:
             copies = {}
-            copy = copies.setdefault(function, former_function(function, copies))
+            copy = copies.setdefault(function, _copy_with_former_values(function, copies))
             with former_attributes(function, copies):
                 is_former = has_content(former, function, copy)
             if is_former:

@@ -13,6 +13,7 @@ from _weakref import ref  # importing `weakref` is slow
 from types import CellType
 
 from compcache.interrupts import suppress
+from compcache.numba.registered import record_copy
 from compcache.numba.registered.code_reads import MISSING, cells_of
 from compcache.numba.registered.library import is_library_function, is_library_module
 
@@ -177,6 +178,7 @@ def former_function(function: Any, copies: dict[Any, Any] | None = None) -> Any:
         return function
     copy.__kwdefaults__, copy.__qualname__ = function.__kwdefaults__, function.__qualname__
     copy.__dict__.update(function.__dict__)
+    record_copy(function, copy)
     return copy
 
 

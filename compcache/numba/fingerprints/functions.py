@@ -334,7 +334,7 @@ def find_registrations(function: Any) -> tuple[list[tuple[Any, dict[str, Any]]],
     Returns:
         The overloads with their options; and the options of each `register_jitable`, by which compiled code may call the function.
     """
-    from compcache.numba.registered import registered_for
+    from compcache.numba.registered import copied_from, registered_for
     from compcache.numba.registered.options import jitable_options, overload_options
 
     registrations = registered_for(function)
@@ -349,7 +349,7 @@ def find_registrations(function: Any) -> tuple[list[tuple[Any, dict[str, Any]]],
         for implementation in find_overloads(function):
             options = dict(implementation.options)
             named_options = {name.lstrip("_"): value for name, value in options.items() if name != "metadata" or value}
-            if function in wrapped_by(implementation.function):
+            if copied_from(function) in wrapped_by(implementation.function):
                 jitables.append(overload_options({**named_options, "strict": True}))
             else:
                 overloads.append((implementation.function, overload_options(named_options)))

@@ -10,6 +10,7 @@ import functools
 from types import FunctionType, MethodType
 from zlib import crc32
 
+from compcache.numba.registered import copied_from
 from compcache.numba.registered.code_reads import cells_of
 from compcache.numba.registered.jitclasses import without_addresses
 from compcache.numba.registered.library import is_library_module, is_made_by_library, package_of
@@ -285,6 +286,6 @@ def numbered_name(implementation: Implementation) -> tuple[str, ...]:
 
 
 def find_overloads(value: object) -> Iterable[Implementation]:
-    """Return the user's overloads of a callable, in the order of registration; empty if no overload is registered."""
+    """Return the user's overloads of a callable, or of the function that it is a copy of, in the order of registration; empty if none."""
     registry.refresh()
-    return registry.by_key.get(id(value), ())
+    return registry.by_key.get(id(copied_from(value)), ())

@@ -6,11 +6,13 @@ address. This file holds the implementations that programs have registered for t
 
 from __future__ import annotations
 
+from _weakref import ref  # importing `weakref` is slow
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Registrations", "record_jitable", "record_overload", "registered_for"]
+__all__ = ["Registrations", "copied_from", "record_copy", "record_jitable", "record_overload", "registered_for"]
 
 
 class Registrations:
@@ -31,6 +33,8 @@ class Registrations:
 
 
 _table: dict[int, Registrations] = {}
+#: Copies of functions by their ids, each with the function. A copy that is gone removes its row.
+_copies: dict[int, tuple[ref[Any], Any]] = {}
 
 
 def _registrations_of(function: Any) -> Registrations:
@@ -49,5 +53,17 @@ def record_jitable(function: Any, options: dict[str, Any]) -> None:
 
 
 def registered_for(function: Any) -> Registrations | None:
-    """Return the registrations for a plain function, or None if the function has no registrations."""
-    return _table.get(id(function))
+    """Return the registrations for a plain function, or for the function that it is a copy of; None if there are none."""
+    return _table.get(id(copied_from(function)))
+
+
+def record_copy(function: Any, copy: Any) -> None:
+    """Record that a plain function is a copy of another one, so that what is registered for the function is found for the copy, too."""
+    key = id(copy)
+    _copies[key] = ref(copy, lambda _: _copies.pop(key, None)), copied_from(function)
+
+
+def copied_from(value: Any) -> Any:
+    """Return the function that an object is a copy of, or the object itself if it is no recorded copy."""
+    row = _copies.get(id(value))
+    return value if row is None else row[1]
