@@ -279,7 +279,7 @@ class WorkerPool:
     def _assign_job(self, job: PreparedJob, payload: bytes) -> _Worker:
         """Assign a job to an idle worker that is alive, else to a new worker. Return the worker.
 
-        Raise `ChannelError` if the descriptor of a channel was closed or replaced.
+        Raise `OSError` if a worker cannot be started, or `ChannelError` if the descriptor of a channel was closed or replaced.
         """
         while self._idle:
             worker = self._idle.pop()

@@ -410,7 +410,7 @@ def _linkage_of(words: list[str]) -> str:
 
 
 def read_assembly(text: str) -> Assembly:
-    """Return the names in the top-level assembly of a printed module."""
+    """Return the names in the top-level assembly of a printed module. Local labels, which begin with a dot, count as mentioned only."""
     if "module asm" not in text:
         return Assembly(frozenset(), frozenset())
     lines = "\n".join([unquote(line) for line in _ASSEMBLY.findall(text)])

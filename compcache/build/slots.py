@@ -348,9 +348,9 @@ def restore_resolution(
 
 
 class _Resolver:
-    """Chooses the providers of declarations. `defined` and `own` are the symbols that assembly or the linker, and the module itself,
-    define.
+    """Chooses the providers of declarations.
 
+    `defined` are the symbols that assembly or the linker defines, and `own` are the functions that the module itself defines.
     See `resolve_declarations` for the other arguments.
     """
 
@@ -411,7 +411,7 @@ class _Resolver:
 
         `storage_of` returns the storage of a variable; None for functions.
 
-        Raise `CompileError` if a global that is called is defined by a value.
+        Raise `CompileError` if a global that is called is defined by a value, or `GlobalValidationError` if a variable's type has no size.
         """
         definition, is_function = self._requests.globals.get(name), storage_of is None
         if name in self._requests.imports:

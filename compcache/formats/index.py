@@ -353,7 +353,10 @@ class Index:
         return sorted(names.difference(self.damaged, self.ignored), key=_order_of_segment)
 
     def add(self, name: str, content: bytes, owner: int) -> None:
-        """Add a segment that this process has written, without listing the directory or reading the file. `owner` owns the file."""
+        """Add a segment that this process has written, without listing the directory or reading the file. `owner` owns the file.
+
+        Do nothing if the directory was not listed yet.
+        """
         if self._segments is not None and name not in [segment.name for segment in self._segments]:
             segment = Segment(self, name)
             if len(content) <= _READ_WHOLE:

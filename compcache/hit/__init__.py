@@ -116,7 +116,7 @@ class Door:
         return entered
 
     def renew(self) -> "tuple[Opened, int, tuple[int, int]]":
-        """Return the open root."""
+        """Return the open root. See `enter` for the exceptions."""
         # Open it again if it was closed or its path leads elsewhere.
         entered = self._entered
         if entered is None or not self._runtime.is_at(entered[1], self.root):
@@ -289,7 +289,7 @@ class PlainLoader:
         return module, record, closure, found[2] & ~_LINKED, found[4], imported
 
     def _read_function(self, runtime: "Any", func_name: str, row: "Any", file: "Any") -> "Any":
-        """Return the record of a function; None if it is for another name, the module is unverified, or this host cannot run it."""
+        """Return the record of a function; None if it is for another name, or its module is unverified, not ELF, or cannot run here."""
         segment, _, offset, number, _ = row
         opened, _, _, entry = file
         if entry is None:
@@ -406,7 +406,7 @@ class PlainLoader:
         return closure is None or not any(module.committed for module in self.loaded_modules())
 
     def _refresh_index(self, runtime: "Any") -> bool:
-        """Read the index if it has changed. Return False for an unknown file, or a segment that others could write."""
+        """Read the index if it has changed. Return False if a file is unknown, others can write to a segment, or names keep changing."""
         files, directory, known = self._files, self._index_path, self._index
         root = files.renew()
         if self._is_unchanged(runtime):

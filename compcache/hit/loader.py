@@ -514,7 +514,10 @@ class Loader(PlainLoader):
                 start_modules(self.runtime(), (b"".join(writes), updates), functions)
 
     def provide(self, source: Source) -> None:
-        """Map a module, unless another function or thread has mapped it. Wait for a thread that is mapping a module."""
+        """Map a module, unless another function or thread has mapped it. Wait for a thread that is mapping a module.
+
+        See `_map` and `_map_image` for the exceptions.
+        """
         if source.loaded is None:
             suspended = source.suspended
             file = source.open_file(self.store)

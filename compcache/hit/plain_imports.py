@@ -181,7 +181,7 @@ def collect_imports(
 def _collect_needs(loader: "PlainLoader", runtime: "Any", function: "PlainFunction", natives: "set[str]") -> "list[Use] | None":
     """Add the native symbols of a function to `natives`, and its variables to its fields (`_read_variables`).
 
-    Return the unbound imports of the function, each with its key, its positions and the link type of its use. The result is None if the
+    Return the unbound imports of the function, each with its key, its name, its positions and its link type. The result is None if the
     function has variables to decode.
     """
     uses: list[Use] = []

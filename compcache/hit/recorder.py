@@ -138,7 +138,7 @@ class Recorder:
             pool.Finalize(None, self.flush, exitpriority=0)
 
     def _at_exit(self) -> None:
-        """Write the counts, and fold the journals if its own is long or there are many."""
+        """Write the counts. Fold the journals if the own one is long, or is new and the number of files is a multiple of `_NEW`."""
         self.flush()
         try:
             if self._folds and not len(os.listdir(f"{self._root}/{DIRECTORY}")) % self._folds:

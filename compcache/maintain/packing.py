@@ -47,7 +47,7 @@ _NO_STAMP = Stamp(0, 0, 0, 0)
 
 
 def free_removed(store: Store) -> None:
-    """Rewrite volumes if at least half of their modules were removed. Do nothing while another process compacts the cache.
+    """Rewrite this user's volumes of which at least half of the modules were removed, unless another process compacts the cache.
 
     Raise `OSError` if a volume could not be written. No module is lost.
     """

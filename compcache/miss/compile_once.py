@@ -286,9 +286,9 @@ def _build_and_use(
         builds += 1
         are_needs_met = all(map(session.can_import, needs))
         if inquiry is not None:
-            fetched_target = fetched() if inquiry.wait_for_functions() else None
-            if fetched_target is not None:
-                return fetched_target
+            fetched_result = fetched() if inquiry.wait_for_functions() else None
+            if fetched_result is not None:
+                return fetched_result
             inquiry.record_late_answer()
         try:
             return use(_compile_exporting(session, functions, source, inquiry, maker))

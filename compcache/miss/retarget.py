@@ -119,8 +119,8 @@ def _recompile(session: Session, module_id: bytes) -> tuple[BuiltModule | None, 
 
     Raises:
         CompileError: the code cannot be compiled for this host.
-        FormatError: the module is damaged.
-        StorageError: the module's file cannot be read.
+        FormatError: a part of the module is malformed.
+        FileNotFoundError, IntegrityError, IncompatibleTargetError, StorageError: the module cannot be used or read.
     """
     from compcache.build.inlining.edges import inlined_of
     from compcache.build.large_data.variables import read_large_values

@@ -52,6 +52,7 @@ def warn_if_stale(session: Session, target: TypedCallTarget, name: str | Identit
     """Warn once if a function was compiled from a source other than `build` returns now.
 
     With $COMPCACHE_CHECK `build` is called. In Python's development mode the code of `build` is compared with its code at the compilation.
+    Otherwise, and for a content name, nothing is compared.
     """
     checks = is_checking()
     if isinstance(build, NamedSource) or not (checks or sys.flags.dev_mode):

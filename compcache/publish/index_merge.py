@@ -320,7 +320,7 @@ class _UnreadableError(Exception):
 
 
 def _merge_modules(index: Index, segments: Sequence[Segment], gone: Container[bytes]) -> Iterator[bytes]:
-    """Yield the newest module entry of each module in the segments, sorted, without modules in `gone`."""
+    """Yield the newest module entry of each module in the segments, sorted, without those in `gone`. See `_read_ranges` for exceptions."""
     for parts in _read_ranges(segments, attrgetter("modules")):
         newest: dict[bytes, bytes] = {}
         for segment, entries in zip(segments, parts, strict=True):
@@ -342,7 +342,7 @@ def _as_unreadable_error(segment: Segment) -> Iterator[None]:
 def _merge_functions(segments: Sequence[Segment], gone: Container[bytes]) -> Iterator[bytes]:
     """Yield the function entries of all segments, sorted, without duplicates and modules in `gone`.
 
-    Each item contains some thousands of entries.
+    Each item contains some thousands of entries. See `_read_ranges` for the exceptions.
     """
     for parts in _read_ranges(segments, attrgetter("functions")):
         entries = set(chain.from_iterable(parts))
@@ -353,7 +353,7 @@ def _merge_functions(segments: Sequence[Segment], gone: Container[bytes]) -> Ite
 def _read_ranges(segments: Sequence[Segment], table_of: Callable[[Segment], Table]) -> Iterator[list[list[bytes]]]:
     """Yield the entries of one table of each segment, some thousands at a time, whose keys have the same first bits.
 
-    Keys are uniformly distributed.
+    Keys are uniformly distributed. Raise `_UnreadableError` if a segment is damaged or cannot be read.
     """
     tables = []
     for segment in segments:
@@ -369,7 +369,7 @@ def _read_ranges(segments: Sequence[Segment], table_of: Callable[[Segment], Tabl
 
 
 def _merge_requirements(segments: Iterable[Segment]) -> set[str]:
-    """Return the requirements that occur in any of the segments."""
+    """Return the requirements that occur in any of the segments. Raise `_UnreadableError` if a segment is damaged or cannot be read."""
     texts: set[str] = set()
     for segment in segments:
         with _as_unreadable_error(segment):

@@ -370,6 +370,7 @@ def merge_list(store: Store, segment: str, merged: Iterable[Segment], gone: Cont
     """Merge the lists of segments into the list of the segment that will replace them. Storage and format errors are ignored.
 
     Modules in `gone` are left out. `size_of` returns the size of a module on disk in bytes. It is called in the order of module_ids.
+    No list is written for few modules, or if the store is read-only or other users can write to it.
     """
     lists = [_List(store, merged_segment, None) for merged_segment in merged]
     if store.readonly or store.exposed or sum(module_list._module_count() for module_list in lists) <= _FEW:
@@ -389,9 +390,9 @@ def _with_new_sizes(items: Iterable[Item], size_of: SizeOf) -> Iterator[Item]:
 
 
 def write_list(store: Store, segment: str, rows: Iterable[tuple[Row, int]]) -> None:
-    """Write the list of a segment that will be published, unless it has few modules. Ignore `OSError`.
+    """Write the list of a segment that will be published. Ignore `OSError`.
 
-    `rows` has the rows and the file sizes of the modules.
+    `rows` has the rows and the file sizes of the modules. No list is written in the cases of `merge_list`.
     """
     rows_and_sizes = list(rows)
     if len(rows_and_sizes) > _FEW and not store.readonly and not store.exposed:

@@ -88,7 +88,10 @@ def read_graph(module: ModuleFile) -> ModuleGraph:
 
 
 def needs_of(module: ModuleFile, offset: int) -> Iterator[NeedsRecord]:
-    """Yield the needs record at `offset`, and all records below it, each once. Yield nothing if `offset` is 0."""
+    """Yield the needs record at `offset`, and all records below it, each once. Yield nothing if `offset` is 0.
+
+    Raise `FormatError` if a record is damaged, or `StorageError` if the file cannot be read.
+    """
     pending, visited = [offset], {0, offset}
     while pending and offset:
         record = decode_needs(module.read_record(pending.pop()))

@@ -61,6 +61,7 @@ def verify_module(store: Store, module: ModuleFile, status: os.stat_result, *, l
         IntegrityError: the file belongs to another user, is too large for a file that other users can change, or lacks a required
             signature.
         StorageError: the file cannot be read.
+        OSError: there is no room for the copy.
     """
     if not stat.S_ISREG(status.st_mode):
         raise FormatError("the module is not a regular file")

@@ -129,7 +129,7 @@ def _placeholder_text(module: Any, context: Any, sizes: Mapping[str, int]) -> st
 def _emit_variables(module: Any, context: Any, names: set[str], *, has_aliases: bool) -> bytes:
     """Return an object that contains only the variables in `names`, and the functions if the module has aliases (`has_aliases`).
 
-    All other definitions become internal, so that LLVM removes them as dead code.
+    All other definitions become internal, so that LLVM removes them as dead code, or `available_externally`, so that it does not emit them.
     """
     copy = codegen.copy(module, context)
     for value in [*copy.functions, *copy.global_variables]:

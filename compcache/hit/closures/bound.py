@@ -145,8 +145,8 @@ class BoundNames:
     def bind(self, chosen: dict[str, Choice], closures: Container[bytes]) -> dict[str, Binding]:
         """Return the bindings that a load adds, by name. `closures` has the module_ids of linked closures.
 
-        Variables get no bindings, and names that are bound to the chosen modules already get no further ones. A copy in a closure gets no
-        binding if its records cannot be read.
+        Variables and the further nodes of a plan get no bindings, and names that are bound to the chosen modules already get no further
+        ones. A copy in a closure gets no binding if its records cannot be read.
         """
         added: dict[str, Binding] = {}
         for name, choice in chosen.items():

@@ -37,7 +37,7 @@ _REMEMBERED = 1 << 16
 def check_index(state: CheckState) -> tuple[int, dict[str, int]]:
     """Compare the index with the modules. If they differ and repair is requested, rebuild the index.
 
-    The entries of data are added to `state.indexed`, which has the functions.
+    The entries of data in packs are added to `state.indexed`, which has the functions and the other entries.
 
     Return the number of index entries that were read, and counts for the report. Raise `StorageError` if the index cannot be read.
     """
