@@ -215,7 +215,7 @@ def _encode_directory(name: str, changed: int, modules: dict[bytes, FileStatus])
 
 
 def _write_list(store: Store, content: Scratch) -> None:
-    """Write the stored list, unless the cache is read-only. A failure is ignored, because the next tool can read every file's status again."""
+    """Write the stored list, unless the cache is read-only. A failure is ignored: the next tool can read every file's status again."""
     if store.readonly:
         return
     with suppress(OSError):
