@@ -156,6 +156,7 @@ def add_missing(
 
     Raises:
         TypeError: `build` is not callable.
+        ValueError: `functions` is empty.
         UndefinedSymbolError: the module does not export one of the functions.
         CompileError, LinkError, StorageError, ...: see `Cache.add_module`.
     """
@@ -426,7 +427,7 @@ def list_costs(
 
 
 def _entry_name(cache: Cache, name_or_identity: str | Identity, kind: str) -> str:
-    """Return the name of a function whose entries are requested. Raise errors for a closed cache and for an invalid name or kind."""
+    """Return the name of an entry. Raise errors for a closed cache, an invalid name or kind, and a kind that may not be unpickled."""
     cache._require_open()
     name = func_name_of(name_or_identity)
     for text, description in ((name, "name of an entry"), (kind, "kind of entries")):

@@ -154,7 +154,10 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def _run_command(shell: Any, line: str) -> None:
-    """Run a command of ``compcache`` and print its output. A variable of the notebook is replaced by its function's name in the cache."""
+    """Run a command of ``compcache`` and print its output. A variable of the notebook is replaced by its function's name in the cache.
+
+    Raise `subprocess.TimeoutExpired` after `_SECONDS`.
+    """
     words = _split_line(line)
     if words is None:
         return

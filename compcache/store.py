@@ -156,7 +156,7 @@ class Store(Directory):
         return rows if linked else (row for row in rows if row[1] < LINKED)
 
     def find_numbered(self, func_name: str) -> list[Numbered]:
-        """Return all rows for a name in the index that this process has read, unordered. Rows of linked closures are included."""
+        """Return all rows for a name in the index that this process has read, unordered, with the rows of linked closures."""
         return self.index.find_numbered(name_key(func_name))
 
     def segments(self) -> tuple[Segment, ...]:
