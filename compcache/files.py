@@ -378,7 +378,7 @@ class Tree(Files):
     def statuses(self, path: str) -> dict[str, os.stat_result]:
         """Return the statuses (`os.lstat`) of all files in a directory, by name, except files that are removed meanwhile.
 
-        Raise `FileNotFoundError` if the directory was removed.
+        Raise `OSError` if the directory or a status cannot be read, `FileNotFoundError` if the directory was removed.
         """
         directory = self._open_directory(path)
         statuses = {}

@@ -276,7 +276,7 @@ def get_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> byte
 def _read_remote_entry(cache: Cache, kind: str, name: str) -> EntryRecord | None:
     """Return an entry from the remote store, or a local entry whose modules the remote store may have; None if neither exists.
 
-    The request has the time limit of a compilation.
+    The request has the time limit of a compilation. See `Session.remote_url` for the exceptions.
     """
     session = cache._session()
     if not session.remote_url():

@@ -81,7 +81,7 @@ class Session:
         return url
 
     def remote_mode(self) -> str | None:
-        """Return the modes of the remote stores, from the argument or the settings; None if no mode is set."""
+        """Return the modes of the remote stores, from the argument or `setting`; None if no mode is set. Exception: see `setting`."""
         return self._remote_given[1] or setting(REMOTE_MODE_VARIABLE) or None
 
     def remote(self) -> RemoteStore | None:

@@ -168,7 +168,7 @@ class Store(Directory):
         return self.index.state()
 
     def find_all(self, func_name: str) -> list[tuple[bytes, int]]:
-        """Read the index again, and return all realizations of a function as (module_id, record offset)."""
+        """Read the index again (`renew_index`), and return all realizations of a function as (module_id, record offset)."""
         self.renew_index()
         return self.find_known(func_name)
 
@@ -335,7 +335,7 @@ class Store(Directory):
         return latest
 
     def _read_entries(self, kind: str, name: str) -> tuple[list[EntryRecord], bool]:
-        """Return the readable entries with a kind and name, and whether a file was pruned or merged since the index was read."""
+        """Return the readable entries with a kind and name, and whether a file was pruned or merged meanwhile. Exception: see `find`."""
         from compcache.formats.entry import index_name
 
         records = []

@@ -148,7 +148,7 @@ def with_nobuiltin(text: str, functions: Iterable[GlobalValue], imports: Collect
 
 
 def _with_nobuiltin(line: str) -> str:
-    """Return the first line of a function's definition with the attribute `nobuiltin`."""
+    """Return the first line of a function's definition with the attribute `nobuiltin`. See `parse_head` for the exception."""
     suffix = parse_head(line[len("define ") :]).suffix
     return line.removesuffix(suffix) + add_attributes(suffix, ["nobuiltin"])
 
@@ -381,7 +381,7 @@ class _Resolver:
         self._loaded: tuple[Library, ...] | None = None
 
     def add_values(self, values: Mapping[str, GlobalValue], storage_of: Callable[[str], Storage] | None = None) -> None:
-        """Choose the providers of declared functions (`storage_of` is None), or of variables, whose storage `storage_of` returns."""
+        """Choose the providers of functions; with `storage_of`, of variables with this storage. See `_add_provided` for the exceptions."""
         remaining = [name for name in values if not self._add_provided(name, storage_of) and not self._add_linked(name)]
         cached = frozenset(self._cached_among(remaining) if remaining else ())
         for name in remaining:
@@ -641,7 +641,7 @@ def _alignment_of(variable: Any, target_data: Any) -> int:
 
 
 def _thunk_text(name: str, declaration: str, function_type: str) -> str:
-    """Return LLVM assembly that defines a declared function as a call through its slot."""
+    """Return LLVM assembly that defines a declared function as a call through its slot. See `parse_head` for the exception."""
     line = next(line for line in declaration.splitlines() if line.startswith("declare "))
     head = parse_head(line[len("declare ") :])
     prefix = " ".join(word for word in head.prefix.split(" ") if word not in _LINKAGE_WORDS)

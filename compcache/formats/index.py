@@ -179,12 +179,12 @@ class Segment:
 
     @property
     def functions(self) -> Table:
-        """The function entries."""
+        """The function entries. See `_open` for the exceptions."""
         return (self._tables or self._open())[0]
 
     @property
     def modules(self) -> Table:
-        """The module entries."""
+        """The module entries. See `_open` for the exceptions."""
         return (self._tables or self._open())[1]
 
     @property

@@ -264,7 +264,7 @@ class PlainLoader:
     # Rows of `_find`: segment, module_id, offset, number, content. Records: name, symbol, signature, features_id, function, entry, needs,
     # link_type. Opened modules: file, path, size, index entry. Closures: module_id, names, parts, homes, opened module, contents.
     def _look_up(self, runtime: "Any", func_name: str) -> "Found | None":
-        """Map the module of a function, and return the data for `_commit_plain`; None if the function is not plain."""
+        """Map a function's module, and return data for `_commit_plain`; None if the function is not plain. Errors: see `_open_module`."""
         searched = self._find(runtime, func_name)
         if searched is None:
             return None
@@ -308,7 +308,7 @@ class PlainLoader:
         return record
 
     def _provide(self, runtime: "Any", module_id: bytes, file: "Any") -> "LoadedModule":
-        """Return a module, mapped now if it is not loaded. `file` is the result of `_open_module`."""
+        """Return a module, mapped now if it is not loaded. `file` is the result of `_open_module`. See `_map` for the exceptions."""
         module = self._loaded(module_id)
         if module is None:
             opened, path, total, (image_size, _, _, _, _, key, _) = file

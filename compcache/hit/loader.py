@@ -236,7 +236,7 @@ class Loader(PlainLoader):
     def _load(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
         """Load a function, from a linked closure if possible.
 
-        The load is repeated if another thread has loaded or unloaded one of the modules, or to exclude linked closures.
+        The load is repeated if another thread has loaded or unloaded a module, or to exclude closures. Exceptions: see `load`.
         """
         target = self.linked.load_from_list(func_name, owner) if self.linked is not None and accept is None else None
         excluded: set[bytes] = set()

@@ -200,7 +200,7 @@ def _collect_needs(loader: "PlainLoader", runtime: "Any", function: "PlainFuncti
 
 
 def _read_payload(runtime: "Any", function: PlainFunction, offset: int) -> bytes:
-    """Return the payload of a record of a function's module."""
+    """Return the payload of a record of a function's module. See `read_frame` for the exception."""
     opened, _, _, (image, records, _, _, _, key, _) = function.where
     payload: bytes = runtime.read_frame(opened.number, offset, records, key, image)
     return payload

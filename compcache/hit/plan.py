@@ -93,7 +93,7 @@ class _SmallTables:
         self._entries: dict[bytes, list[bytes]] = {}
 
     def add(self, table: Table) -> None:
-        """Add all entries of a table."""
+        """Add all entries of a table. Raise `FormatError` if it is damaged."""
         for entry in all_entries(table):
             self._entries.setdefault(entry[:KEY_SIZE], []).append(entry[KEY_SIZE:])
 
@@ -341,7 +341,7 @@ class Plan:
             return
 
         def read_records(module_id: bytes, _: str, most: int) -> tuple[Source, bytes, bytes] | None:
-            """Return a module's source, key and records, or None if more than `most` bytes would be read."""
+            """Return a module's source, key and records; None if more than `most` bytes would be read. Exceptions: see `open_source`."""
             source = loader.open_source(module_id, sources)
             records = source.listed.records if source.listed is not None else b""
             if not records and source.file.records <= most:

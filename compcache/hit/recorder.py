@@ -262,7 +262,7 @@ _recorders: "dict[str, Recorder]" = {}
 
 
 def recorder_for(files: "Tree", root: str, *, readonly: bool) -> "Recorder | NullRecorder":
-    """Return the recorder of a directory."""
+    """Return the recorder of a directory. See `is_on` for the exception."""
     # For a read-only cache, or with COMPCACHE_STATS=0, it counts nothing.
     from compcache.files import Files
 

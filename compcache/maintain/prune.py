@@ -246,7 +246,7 @@ def _remove_planned(store: Store, proposal: PruneProposal) -> tuple[Removal, ...
 def _modules_to_keep(store: Store, proposal: PruneProposal) -> set[bytes]:
     """Return the modules of a plan that must be kept because of changes since planning, with their planned dependencies.
 
-    These are modules that were pinned or used, and modules that new modules import functions from.
+    These are modules that were pinned or used, and modules that new modules import functions from. See `pinned` for the exception.
     """
     plan = proposal.plan
     providers: dict[str, list[Entry]] = {}

@@ -153,7 +153,7 @@ def _remove_interrupted() -> None:
 
 
 def _lock_timeout(session: Session) -> float:
-    """Return for how many seconds to wait for another builder."""
+    """Return for how many seconds to wait for another builder. See `limit_setting` for the exceptions."""
     if session.lock_timeout is not None:
         return session.lock_timeout
     seconds = None

@@ -65,7 +65,7 @@ def compile_once(session: Session, name: str | Identity, func_name: str, build: 
 
 
 def _compile_once(session: Session, name: str | Identity, func_name: str, build: Callable[[], Any], miss: Exception) -> TypedCallTarget:
-    """Load a function that another process has stored meanwhile, fetch it, or build it. `miss` is the error of the look-up before."""
+    """Load a function that was stored meanwhile, fetch it, or build it. `miss` is the error of the look-up. Errors: see `compile_once`."""
     is_absent = isinstance(miss, NotCachedError) and miss.__cause__ is None
     with single_flight(session, func_name, absent=is_absent) as may_be_stored:
         if may_be_stored:

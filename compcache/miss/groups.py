@@ -72,7 +72,7 @@ class _Compiled(NamedTuple):
 
 
 def add_group(session: Session, sources: Iterable[ModuleSource], name: str, *, replace: bool = False) -> tuple[str, ...]:
-    """Implement `Cache.add_modules` and `Cache.replace` for a group."""
+    """Implement `Cache.add_modules` and `Cache.replace` for a group. See `_Group.add` for the exceptions."""
     session.store.require_writable()
     return _Group(session, check_name(name, "name of a group"), list(sources)).add(replace=replace)
 
@@ -198,7 +198,7 @@ class _Group:
         return True
 
     def _compile_member(self, source: _Source, request: Request) -> _Compiled:
-        """Return the member for a source and a target. It is compiled unless this object or the group's file has it."""
+        """Return the member for a source and target, compiled unless it is known or stored. Exceptions: see `optimize_member`."""
         label = _member_digest(source, request)
         if label not in self._compiled:
             stored = next(iter(self._stored_entries(MEMBER, label)), None)

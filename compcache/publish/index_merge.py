@@ -228,8 +228,9 @@ def full_level(segments: Iterable[Segment], levels: range = ALL_LEVELS, most: in
 def segments_to_merge(index: Index, levels: range = ALL_LEVELS, most: int = FANOUT) -> list[Segment]:
     """Refresh the index, and return the segments to merge, the smallest first. Segments that cannot be read count as empty.
 
-    These are the segments of the lowest level, of all levels up to a full one, and of each higher level that the merged segment reaches.
-    The segment that lifts the merged segment out of `levels` is the last, so that merges of small levels stay short.
+    These are the segments of the lowest level, of all levels up to the highest with more than `most` segments, and of each higher level
+    that the merged segment reaches. The segment that lifts the merged segment out of `levels` is the last, so that merges of small levels
+    stay short.
     """
     index.refresh()
     chosen: list[Segment] = []
@@ -300,7 +301,7 @@ def merge_all(store: Store, gone: set[bytes], present: Container[bytes], size_of
     segments = readable_segments(store.index)
 
     def modules() -> Iterator[bytes]:
-        """Yield the entries of modules that are still stored, and note the others."""
+        """Yield the entries of modules that are still stored, and note the others. See `_merge_modules` for the exceptions."""
         for entry in _merge_modules(store.index, segments, ()):
             if entry[:DIGEST_SIZE] in gone or entry[:DIGEST_SIZE] not in present:
                 gone.add(entry[:DIGEST_SIZE])

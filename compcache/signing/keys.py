@@ -161,7 +161,7 @@ def _parse_words(words: list[str]) -> tuple[PublicKey, ...]:
 
 
 def _words_in(path: str) -> list[str]:
-    """Return the words in a file of keys, without comments."""
+    """Return the words in a file of keys, without comments. See `_read_text` for the exceptions."""
     return _split_words(line.partition("#")[0] for line in _read_text(path).splitlines())
 
 

@@ -160,7 +160,7 @@ class BoundNames:
         return added
 
     def updates(self, added: dict[str, Binding]) -> tuple[dict[str, Binding], dict[str, Binding]]:
-        """Count a load that commits bindings in `changes`, and give the bindings this number.
+        """Increase `changes`, the number of loads that commit bindings, and give the added bindings this number.
 
         Return the table of bindings, and the new rows, which the caller adds to the table while it holds the loader's lock.
         """
