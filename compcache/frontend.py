@@ -55,6 +55,7 @@ def find(
 
     Raises:
         PickleNotAllowedError: entries of the kind are unpickled, and the cache was opened without allow_pickle=True.
+        SettingError, ValueError: the settings or the arguments for remote stores are not valid.
         StorageError: the cache is closed.
     """
     judge = None
@@ -260,6 +261,7 @@ def get_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> byte
 
     Raises:
         PickleNotAllowedError: entries of the kind are unpickled, and the cache was opened without allow_pickle=True.
+        SettingError, ValueError: the settings or the arguments for remote stores are not valid.
     """
     name = _entry_name(cache, name_or_identity, kind)
     if cache._plain._files is not None:

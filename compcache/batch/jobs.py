@@ -132,7 +132,7 @@ def _prepare_job(number: int, item: Any) -> PreparedJob:
 def _as_job(number: int, item: Any) -> Job:
     """Return an item of a batch as a job with a frozen source.
 
-    Raise `TypeError` if the item is not a job, or `InvalidNameError` if the name of its function is not valid.
+    Raise `TypeError` if the item is no job, or `InvalidNameError` if its function's name is not valid. See `freeze` for other exceptions.
     """
     if isinstance(item, tuple) and len(item) in (2, 3):
         item = Job(*item)

@@ -22,7 +22,7 @@ __all__ = ["provenance"]
 
 
 def provenance(store: Store, module: ModuleFile) -> Provenance:
-    """Return the origin of an open module. Raise `FormatError` if a record is damaged."""
+    """Return the origin of an open module. Raise `FormatError` if a record is damaged, or `StorageError` if the file cannot be read."""
     notes = read_notes(module)
     holder = next((layer for layer in store.layers if module.path.startswith(f"{layer.root}/")), store)
     added, owner = _read_time_and_owner(store, module)

@@ -54,7 +54,7 @@ def free_removed(store: Store) -> None:
     if not store.volumes.current():
         return
     with wait_lock(store, "compact", timeout=0) as owned:
-        if owned is not False:
+        if owned is not False:  # None: locks do not work here
             packing = Packing(store, None)
             packing.write(with_files=False)
             packing.remove_old()

@@ -96,6 +96,7 @@ class _Group:
         Raises:
             ModulesNotAddedError: some sources could not be added.
             CompileError, LinkError: the sources are not consistent. Nothing is stored.
+            FormatError: the entry of the stored group is damaged.
             StorageError: the group could not be stored, or an earlier module could not be removed.
         """
         sources = [read for number, source in enumerate(self._all_sources) if (read := self._read_source(number, source)) is not None]
@@ -171,7 +172,7 @@ class _Group:
     def _build_module(self, sources: list[_Source]) -> tuple[list[_Source], BuiltModule | None]:
         """Build the group's module from the sources that can be compiled and linked.
 
-        Sources that use a missing symbol are left out. Other link errors are raised.
+        Sources that use a missing symbol are left out. Other errors of `_link_members` are raised.
 
         Returns:
             The sources in the module, and the module. Without any source, the module is None.

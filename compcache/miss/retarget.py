@@ -118,7 +118,7 @@ def _recompile(session: Session, module_id: bytes) -> tuple[BuiltModule | None, 
         of another version of compcache, or pickled globals outside the writable directory.
 
     Raises:
-        CompileError: the code cannot be compiled for this host.
+        CompileError, LinkError: the code cannot be compiled or linked for this host.
         FormatError: a part of the module is malformed.
         FileNotFoundError, IntegrityError, IncompatibleTargetError, StorageError: the module cannot be used or read.
     """

@@ -59,7 +59,7 @@ def read_indexed_names(module: ModuleFile) -> list[tuple[str, int, str]]:
 def read_order(module: ModuleFile) -> Order:
     """Return a module's addition number and content digests from its notes: 0 and no digests if the notes are damaged.
 
-    Raise `FormatError` if the footer is damaged.
+    Raise `FormatError` if the footer is damaged, or `StorageError` if the file cannot be read.
     """
     return order_of(read_notes(module))
 
