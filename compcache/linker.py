@@ -234,7 +234,7 @@ def _try_untrusted(request: Request) -> None:
 
 
 def _link_for(request: Request, translated: Translated) -> BuiltModule:
-    """Return the module for a request, as a shared image if possible; otherwise translate again. See `build_module` for the exceptions."""
+    """Return the module for a request, as a shared image if possible, else as an object. See `build_module` for the exceptions."""
 
     def build(*, shared: bool) -> BuiltModule:
         """Return the module as a shared object if `shared` is true, otherwise as an object.

@@ -211,7 +211,7 @@ class _Worker:
         return self.output.read().decode("utf-8", "replace").replace("\0", "").strip()
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process group of the worker. Do nothing if the group no longer exists."""
+        """Send a signal to the process group of the worker. Do nothing if the group no longer exists, or may not be signalled."""
         if self.process.returncode is not None:
             return
         with suppress(ProcessLookupError, PermissionError):

@@ -182,7 +182,7 @@ class Recorder:
             self._events += events  # the first addition creates the directory
 
     def _write(self, data: bytes) -> bool:
-        """Append a batch to the journal, and return False if the cache directory does not exist.
+        """Append a batch to the journal, and return False if the cache directory does not exist. Ignore other failures.
 
         If the journal is new or long, the process may fold the journals when it exits.
         """

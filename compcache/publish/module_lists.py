@@ -360,7 +360,7 @@ def _read_list(store: Store, opened: file_ops.Opened, offset: int, size: int) ->
 
 
 def _publish_list(store: Store, segment: str, items: Iterable[Item], gone: Container[bytes]) -> None:
-    """Write the list of a segment, without the modules in `gone`."""
+    """Write the list of a segment, without the modules in `gone`. Raise `OSError` if it cannot be written."""
     counter = _Counter(items, gone)
     path = store.path(MODULE_LISTS, _list_name(segment))
     publish(store.files, store.temporary, path, encode_keys(counter, counter.summary), sync=False)

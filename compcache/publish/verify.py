@@ -248,7 +248,7 @@ def recover_index(store: Store) -> None:
 
 
 def _holds_old_module(store: Store) -> bool:
-    """Return whether the first listed module was written over an hour ago. The index entry of a newer module may not be written yet."""
+    """Return whether there is a module, and the first was written over an hour ago. The entry of a newer one may not be written yet."""
     with suppress(OSError):
         return any(store.status_of(module_id)[1] < time.time() - _OLD for module_id in islice(store.module_ids(), 1))
     return False

@@ -172,7 +172,7 @@ class _StoredList:
         return read_at(self._files, self._opened, offset, size)
 
     def _index_directories(self, size: int) -> None:
-        """Record the position of each directory in the stored list, up to the first incomplete directory."""
+        """Record the positions of the directories in the stored list, of 256 at most, up to the first incomplete directory."""
         offset = len(_MAGIC)
         while offset < size:
             head = self._read_bytes(offset, _DIRECTORY.size)
