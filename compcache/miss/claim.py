@@ -125,8 +125,8 @@ def _stored_realizations(session: Session, func_name: str) -> set[tuple[bytes, i
 def _require_no_reentry(frame: _Frame) -> None:
     """Raise `ReentrantCompileError` if this thread is already building the function."""
     if _is_being_built(frame):
-        _remove_interrupted()  # this may be the leftover of an interrupted build
-    if _is_being_built(frame):
+        _remove_interrupted()
+    if _is_being_built(frame):  # not by a leftover of an interrupted build
         func_name = frame.func_name
         chain = " -> ".join(build.func_name for build in [*_building.frames, frame])
         raise ReentrantCompileError(

@@ -238,7 +238,7 @@ class IndexedModules:
         self.greatest = max(self.greatest, order.number)
 
     def write_part(self, store: Store) -> dict[str, set[str]]:
-        """Write the collected entries as a part. Return the part's name with the names of its directories. Raise `OSError` if that fails."""
+        """Write the collected entries as a part. Return the part's name with the names of its directories. Raise `OSError` if it fails."""
         name = part_name(self._fans, self._begun)
         write_list(store, name, self.rows)
         data = index_merge.encode_segment(*self.entries(), self.greatest)
