@@ -149,8 +149,7 @@ class Recorder:
             _reraise_interrupt(error)
 
     def flush(self, *, now_held: bool = False) -> None:
-        """Append the counts to the journal."""
-        # Each minute, or with `now_held`, also record the modules in memory as used.
+        """Append the counts to the journal; each minute, and with `now_held`, also uses of the modules in memory."""
         lines: list[str] = []
         if now_held or time() - self._held_noted >= _HELD_SECONDS:
             from compcache.hit.memory import held_lines

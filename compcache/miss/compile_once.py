@@ -302,8 +302,7 @@ def _build_and_use(
 def _compile_exporting(
     session: Session, functions: tuple[str, ...], source: ModuleSource, inquiry: Inquiry | None, maker: str
 ) -> BuiltModule:
-    """Compile a source that must export these functions.
-
+    """Compile a source that must export these functions, and record the time in `inquiry`, if there is one.
     Raises:
         UndefinedSymbolError: the source does not export one of the functions.
         CompileError, LinkError, ...: the errors of `Cache.add_module`.
