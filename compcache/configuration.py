@@ -106,7 +106,7 @@ def read_configuration(files: Iterable[str]) -> dict[str, str]:
 
 
 def place_of(variable: str, files: Iterable[str]) -> str:
-    """Return where a setting is set, for messages: the configuration file and the key, or the environment variable."""
+    """Return where a setting is set, for messages: the file and the key, or the variable. See `_read_settings` for the exception."""
     if variable not in os.environ:
         for path in files:
             if os.path.exists(path) and variable in _read_settings(path):

@@ -32,7 +32,7 @@ class CacheWarning(UserWarning):
 
 
 class ShadowWarning(CacheWarning):
-    """Issued when `Cache.add_module` stores different code under func_names that the cache already contains."""
+    """Issued when an addition stores different code under func_names that the cache already contains."""
 
 
 class CompcacheError(Exception):
@@ -230,8 +230,7 @@ class GlobalValidationError(CompcacheError, ValueError):
 
 
 class FunctionInUseError(CompcacheError, ValueError):
-    """Raised when removing a function, without `force`, would also remove other functions or break an import.
-
+    """Raised when removing a function, without `force`, would also remove other functions, break an import or remove a pinned function.
     `others` are the other functions in the function's modules. `importers` are the functions that import it.
     """
 
@@ -273,8 +272,7 @@ class ReentrantLoadError(_FunctionError, RuntimeError):
 
 
 class ModulesNotAddedError(CompcacheError):
-    """Raised by `Cache.add_modules` if some of the sources could not be added. The other sources are stored.
-
+    """Raised by `Cache.add_modules` and `Cache.replace` if sources could not be added. The others are stored, unless they replace a group.
     `failures` are the errors by position in the list of sources. `module_ids` has one item for each source: the id of its module, or
     None if the source failed.
     """

@@ -76,7 +76,7 @@ open_caches: "dict[tuple[str, bool], ref[Any]]" = {}
 
 
 def default_directory() -> str:
-    """Return the directory of caches that are opened without a path: $COMPCACHE_DIR, otherwise the user's cache directory."""
+    """Return the directory of caches without a path: $COMPCACHE_DIR, else the user's cache directory. Exception: see `setting`."""
     chosen = setting(DIRECTORY_VARIABLE)
     if chosen:
         return chosen
@@ -382,7 +382,7 @@ def _shorten() -> None:
 
 
 def _open_plain(path: "Any") -> "PlainLoader | None":
-    """Return a loader for plain hits of a directory; None if the settings or the directory require a full cache."""
+    """Return a loader for plain hits; None if the settings or the directory require a full cache. Exception: see `are_set`."""
     if path == "" or are_set(_NOT_PLAIN):
         return None
     try:

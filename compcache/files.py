@@ -198,7 +198,7 @@ class Tree(Files):
     def _enter_root(self, *, is_trusted: bool = False) -> tuple[_Root, os.stat_result]:
         """Open the root of the tree, keep it for later calls, and return it with its status.
 
-        Check that the root can be trusted, unless `is_trusted` is true.
+        Check that the root can be trusted, unless `is_trusted` is true. Raise `OSError` if it cannot be opened, or is not trusted.
         """
         self._root, is_link = None, False
         try:
@@ -378,7 +378,7 @@ class Tree(Files):
     def statuses(self, path: str) -> dict[str, os.stat_result]:
         """Return the statuses (`os.lstat`) of all files in a directory, by name, except files that are removed meanwhile.
 
-        Raise `FileNotFoundError` if the directory was removed.
+        Raise `OSError` if the directory or a status cannot be read, `FileNotFoundError` if the directory was removed.
         """
         directory = self._open_directory(path)
         statuses = {}

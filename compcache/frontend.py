@@ -55,6 +55,7 @@ def find(
 
     Raises:
         PickleNotAllowedError: entries of the kind are unpickled, and the cache was opened without allow_pickle=True.
+        SettingError, ValueError: the settings or the arguments for remote stores are not valid.
         StorageError: the cache is closed.
     """
     judge = None
@@ -156,6 +157,7 @@ def add_missing(
 
     Raises:
         TypeError: `build` is not callable.
+        ValueError: `functions` is empty.
         UndefinedSymbolError: the module does not export one of the functions.
         CompileError, LinkError, StorageError, ...: see `Cache.add_module`.
     """
@@ -259,6 +261,7 @@ def get_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> byte
 
     Raises:
         PickleNotAllowedError: entries of the kind are unpickled, and the cache was opened without allow_pickle=True.
+        SettingError, ValueError: the settings or the arguments for remote stores are not valid.
     """
     name = _entry_name(cache, name_or_identity, kind)
     if cache._plain._files is not None:
@@ -275,7 +278,7 @@ def get_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> byte
 def _read_remote_entry(cache: Cache, kind: str, name: str) -> EntryRecord | None:
     """Return an entry from the remote store, or a local entry whose modules the remote store may have; None if neither exists.
 
-    The request has the time limit of a compilation.
+    The request has the time limit of a compilation. See `Session.remote_url` for the exceptions.
     """
     session = cache._session()
     if not session.remote_url():
@@ -426,7 +429,7 @@ def list_costs(
 
 
 def _entry_name(cache: Cache, name_or_identity: str | Identity, kind: str) -> str:
-    """Return the name of a function whose entries are requested. Raise errors for a closed cache and for an invalid name or kind."""
+    """Return the name of an entry. Raise errors for a closed cache, an invalid name or kind, and a kind that may not be unpickled."""
     cache._require_open()
     name = func_name_of(name_or_identity)
     for text, description in ((name, "name of an entry"), (kind, "kind of entries")):

@@ -234,7 +234,7 @@ def _try_untrusted(request: Request) -> None:
 
 
 def _link_for(request: Request, translated: Translated) -> BuiltModule:
-    """Return the module for a request, as a shared image if possible. The code is translated again if only an object is possible."""
+    """Return the module for a request, as a shared image if possible, else as an object. See `build_module` for the exceptions."""
 
     def build(*, shared: bool) -> BuiltModule:
         """Return the module as a shared object if `shared` is true, otherwise as an object.
@@ -432,7 +432,7 @@ def _make_header(
 
 
 def _number_slots(translated: Translated, symbols: int) -> dict[str, int]:
-    """Return the numbers of the slots, and of the start function, in the module's table, whose first part has `symbols` symbols."""
+    """Return the numbers of the slots and the start function in the table of `symbols` symbols, then entry points, then slots."""
     first_slot = symbols + len(translated.entries.points)
     numbers = {name: number for number, name in enumerate(translated.slots, first_slot)}
     if INITIALIZE in translated.definitions:

@@ -154,7 +154,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def _run_command(shell: Any, line: str) -> None:
-    """Run a command of ``compcache`` and print its output. A variable of the notebook is replaced by its function's name in the cache."""
+    """Run a command of ``compcache``, for at most `_SECONDS`, and print its output. Variables with functions become function names."""
     words = _split_line(line)
     if words is None:
         return

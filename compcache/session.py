@@ -81,7 +81,7 @@ class Session:
         return url
 
     def remote_mode(self) -> str | None:
-        """Return the modes of the remote stores, from the argument or the settings; None if no mode is set."""
+        """Return the modes of the remote stores, from the argument or `setting`; None if no mode is set. Exception: see `setting`."""
         return self._remote_given[1] or setting(REMOTE_MODE_VARIABLE) or None
 
     def remote(self) -> RemoteStore | None:
@@ -105,12 +105,12 @@ class Session:
         return self._remotes[0]
 
     def inquire(self, names: tuple[str, ...], *, compiles: bool = False) -> Inquiry | None:
-        """Start a look-up of functions in the remote store; return None if no store is used for them. See `RemoteStore.inquire`."""
+        """Start a look-up (`RemoteStore.inquire`); return None if no store is asked. See `_remote_for_miss` for the exceptions."""
         remote = self._remote_for_miss(names)
         return remote.inquire(names, compiles=compiles) if remote is not None else None
 
     def fetch(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Fetch functions from the remote store, and return the names of the fetched functions; () if no remote store is used."""
+        """Fetch functions, and return the names of the fetched ones; () if no store is used. See `_remote_for_miss` for the exceptions."""
         remote = self._remote_for_miss(names)
         return remote.fetch(names) if remote is not None else ()
 
@@ -149,7 +149,7 @@ class Session:
     def can_import(self, name: str) -> bool:
         """Return whether code can import a function or variable.
 
-        If the directory lacks it, first fetch it from the remote store, or store its module again from memory.
+        If the directory lacks it, first `fetch` it from the remote store, or store its module again from memory (`_restore_module`).
         """
         return self.loader.holds(name, to_import=True) or bool(self.fetch((name,))) or self._restore_module(name)
 

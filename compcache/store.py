@@ -156,7 +156,7 @@ class Store(Directory):
         return rows if linked else (row for row in rows if row[1] < LINKED)
 
     def find_numbered(self, func_name: str) -> list[Numbered]:
-        """Return all rows for a name in the index that this process has read, unordered. Rows of linked closures are included."""
+        """Return all rows for a name in the index that this process has read, unordered, with the rows of linked closures."""
         return self.index.find_numbered(name_key(func_name))
 
     def segments(self) -> tuple[Segment, ...]:
@@ -168,7 +168,7 @@ class Store(Directory):
         return self.index.state()
 
     def find_all(self, func_name: str) -> list[tuple[bytes, int]]:
-        """Read the index again, and return all realizations of a function as (module_id, record offset)."""
+        """Read the index again (`renew_index`), and return all realizations of a function as (module_id, record offset)."""
         self.renew_index()
         return self.find_known(func_name)
 
@@ -335,7 +335,7 @@ class Store(Directory):
         return latest
 
     def _read_entries(self, kind: str, name: str) -> tuple[list[EntryRecord], bool]:
-        """Return the readable entries with a kind and name, and whether a file was pruned or merged since the index was read."""
+        """Return the readable entries with a kind and name, and whether a file was pruned or merged meanwhile. Exception: see `find`."""
         from compcache.formats.entry import index_name
 
         records = []

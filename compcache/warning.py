@@ -15,7 +15,7 @@ _INTERNAL = (os.path.dirname(os.path.abspath(__file__)) + os.sep, contextlib.__f
 
 
 def warn(message: str, category: type[CacheWarning] = CacheWarning) -> None:
-    """Issue a `CacheWarning` that points at the program's line that called the package."""
+    """Issue a warning of this category that points at the program's line that called the package."""
     import warnings
 
     warnings.warn(message, category, stacklevel=_levels_to_caller())

@@ -69,7 +69,10 @@ class RenewableExecutor:
         return max_workers if isinstance(max_workers, int) and max_workers > 0 else _UNKNOWN_WORKERS
 
     def submit(self, *call: Any) -> Future[Outcome]:
-        """Submit a call and return its future. A broken executor is created again, if possible. No other exception is caught."""
+        """Submit a call and return its future. If the executor is broken and the caller gave a function, try once with a new executor.
+
+        Exceptions of the executor are not caught otherwise.
+        """
         try:
             future: Future[Outcome] = self._executor.submit(*call)
         except BrokenExecutor:

@@ -132,7 +132,7 @@ def _prepare_job(number: int, item: Any) -> PreparedJob:
 def _as_job(number: int, item: Any) -> Job:
     """Return an item of a batch as a job with a frozen source.
 
-    Raise `TypeError` if the item is not a job, or `InvalidNameError` if the name of its function is not valid.
+    Raise `TypeError` if the item is no job, or `InvalidNameError` if its function's name is not valid. See `freeze` for other exceptions.
     """
     if isinstance(item, tuple) and len(item) in (2, 3):
         item = Job(*item)
@@ -176,7 +176,7 @@ def _displayed_name(number: int, job: Job, functions: tuple[str, ...]) -> str:
 
 
 def _import_reference(reference: str) -> Any:
-    """Import and return the object that ``package.module:attribute`` names. Raise `ValueError` if the reference does not have this form."""
+    """Return the object that ``package.module:attribute`` names. Raise `ValueError` for another form, or the errors of the import."""
     from importlib import import_module
 
     module, colon, attribute = reference.partition(":")

@@ -211,7 +211,7 @@ class _Worker:
         return self.output.read().decode("utf-8", "replace").replace("\0", "").strip()
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process group of the worker. Do nothing if the group no longer exists."""
+        """Send a signal to the process group of the worker. Do nothing if the group no longer exists, or may not be signalled."""
         if self.process.returncode is not None:
             return
         with suppress(ProcessLookupError, PermissionError):
@@ -279,7 +279,7 @@ class WorkerPool:
     def _assign_job(self, job: PreparedJob, payload: bytes) -> _Worker:
         """Assign a job to an idle worker that is alive, else to a new worker. Return the worker.
 
-        Raise `ChannelError` if the descriptor of a channel was closed or replaced.
+        Raise `OSError` if a worker cannot be started, or `ChannelError` if the descriptor of a channel was closed or replaced.
         """
         while self._idle:
             worker = self._idle.pop()

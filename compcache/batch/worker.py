@@ -100,7 +100,7 @@ def _flush_streams() -> None:
 
 
 def _watch_parent(descriptor: int) -> None:
-    """Wait until the parent closes its end of the socket. One second later, end this process, even during a job."""
+    """When the parent closes the socket, end this process a second later, even in a job, and kill its descendants after another."""
     hang_up = select.POLLHUP | getattr(select, "POLLRDHUP", 0)
     poller = select.poll()
     poller.register(descriptor, hang_up)

@@ -139,7 +139,10 @@ def parse(ir: _Plain, context: Any) -> Any:
 
 
 def _parse_unverified(ir: _Plain, context: Any) -> Any:
-    """Return a module from IR in any accepted form, without a check of its content. Raise `CompileError` for a NUL character."""
+    """Return a module from IR in any accepted form, without a check of its content.
+
+    Raise `CompileError` for a NUL character, `RuntimeError` if LLVM rejects the code, or `UnicodeEncodeError` if UTF-8 cannot encode it.
+    """
     if isinstance(ir, tuple):
         return _link_parts(ir, context)
     if isinstance(ir, bytes):

@@ -533,7 +533,7 @@ def _return_tuple(body: _Body, items: tuple[Type, ...]) -> None:
 
 
 def _return_value(body: _Body, result: Type, llvm_type: str, value: str) -> list[str]:
-    """Append the conversion of the function's result to an object. Return the lines that define `%result`.
+    """Append the conversion of the function's result to an object. Return the line that defines `%result`, as a list of one.
 
     A select with a constant condition gives a value this name, because LLVM has no instruction that copies.
     """

@@ -369,7 +369,7 @@ def read_functions(text: str) -> tuple[GlobalValue, ...]:
 def _parse_function(line: str, head: str, *, is_declaration: bool) -> GlobalValue:
     """Return the function that a line declares if `is_declaration` is true, or else defines.
 
-    `head` is the line without its first word and attachments.
+    `head` is the line without its first word and attachments. See `_leading_name` for the exception.
     """
     before, _, rest = head.partition("@")
     if '"' in before:  # the result's type has a quoted name, which may contain "@"
@@ -380,7 +380,7 @@ def _parse_function(line: str, head: str, *, is_declaration: bool) -> GlobalValu
 
 
 def _parse_variable(line: str) -> GlobalValue | None:
-    """Return the variable that a line describes, or None for aliases and ifuncs."""
+    """Return the variable that a line describes, or None for aliases and ifuncs. See `_leading_name` for the exception."""
     name, start = _leading_name(line[1:])
     words = line[1 + start :].removeprefix(" = ").split(" ", _MOST_WORDS)
     end = next((number for number, word in enumerate(words) if word in ("global", "constant", "alias", "ifunc")), 0)
@@ -410,7 +410,7 @@ def _linkage_of(words: list[str]) -> str:
 
 
 def read_assembly(text: str) -> Assembly:
-    """Return the names in the top-level assembly of a printed module."""
+    """Return the names in the top-level assembly of a printed module. Local labels, which begin with a dot, count as mentioned only."""
     if "module asm" not in text:
         return Assembly(frozenset(), frozenset())
     lines = "\n".join([unquote(line) for line in _ASSEMBLY.findall(text)])

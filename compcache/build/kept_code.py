@@ -95,7 +95,7 @@ class KeptCode:
 
         Functions are compared one by one, because LLVM's order of functions varies. Code outside functions is compared as a whole.
 
-        Raise `FormatError` if linking may move the code.
+        Raise `FormatError` if linking may move the code. See `object` for the other exceptions.
         """
         return [
             name
@@ -116,8 +116,8 @@ def read_code(store: Store, module_id: str) -> KeptCode:
     Raises:
         NoCodeError: the module was stored without its bitcode.
         FileNotFoundError: the module is not in the store.
-        FormatError: the module is damaged.
-        StorageError: the module's file cannot be read.
+        FormatError: a part of the module is malformed.
+        IntegrityError, IncompatibleTargetError, StorageError: the module cannot be used or read. See `Store.open_module`.
     """
     with store.open_module(bytes.fromhex(module_id)) as module:
         footer = module.footer()

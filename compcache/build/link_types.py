@@ -181,7 +181,7 @@ class _Reader:
         return ["{" + ", ".join(pieces) + "}"] if pieces and (read.is_aggregate or is_cast) else pieces
 
     def _alias_type(self, definition: Definition, alias: re.Match[str], definitions: Mapping[str, Definition]) -> str:
-        """Return the type of an alias of a variable."""
+        """Return the type of an alias of a variable. See `Types.read` for the exception."""
         read = self._types.leading(definition.head, alias.end())
         target = definitions.get(definition.references[0]) if definition.references else None
         is_constant = target is not None and target.kind == "variable" and " constant " in target.head[:_LAST_CHARACTERS]

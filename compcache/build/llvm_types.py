@@ -85,7 +85,7 @@ class Types:
         return word_type, end
 
     def _word_type(self, word: str) -> Type:
-        """Return the type that one word names. A type of unknown size has the size -1."""
+        """Return the type that one word names. A type of unknown size has the size -1. See `read` for the exception."""
         if word[0] == "i" and word[1:].isdecimal():
             bits = int(word[1:])
             align = 1
@@ -109,7 +109,7 @@ class Types:
         return self._named
 
     def _read_structure(self, text: str, position: int, *, packed: bool) -> tuple[Type, int]:
-        """Return the structure whose first member begins at `position`, and the position after it. With `packed`, it has no padding."""
+        """Return the structure with its first member at `position`, and its end. `packed`: without padding. Exception: see `_read_type`."""
         size, align, pieces = 0, 1, list[str]()
         while True:
             while text[position] in " ,":

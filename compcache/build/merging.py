@@ -69,7 +69,7 @@ def plain_declarations(text: str) -> str:
 
 
 def declared_promises(text: str) -> dict[str, list[str]]:
-    """Return what the declarations of functions in printed code promise, for example ``memory(none)``, by the functions' names."""
+    """Return what the declarations in printed code promise, like ``memory(none)``, by name. See `_split_declaration` for the exception."""
     groups = _attribute_groups(text)
     return {references(line)[0]: _split_declaration(line, groups)[1] for line in lines_from(text, "declare ") if "@llvm." not in line}
 
@@ -97,7 +97,7 @@ def link_modules(declarations: Iterable[str], modules: Iterable[Any], context: A
 
 
 def _unite_declarations(lines: list[str]) -> str:
-    """Return the first declaration of a function that is not optional, with all that the declarations `lines` forbid."""
+    """Return the first declaration in `lines` that is not optional, with all that they forbid. See `parse_head` for the exception."""
     first = min(lines, key=lambda line: (line.startswith(";"), line.startswith(_OPTIONAL)))
     suffix, *suffixes = [parse_head(line).suffix for line in (first, *lines)]
     words = dict.fromkeys(word for other in suffixes for word in _ATTRIBUTE.findall(other) if _FORBIDS.match(word))

@@ -252,7 +252,7 @@ def find_constructors(text: str) -> Constructors:
 def symbols_run_by_mapping(definitions: Mapping[str, Definition], constructors: Constructors) -> tuple[str, ...]:
     """Return the symbols that cause the dynamic linker to run functions while it maps or unmaps an image.
 
-    These are constructors, destructors, and the ifuncs, and variables in a section of such functions, that refer to functions.
+    These are constructors, destructors, ifuncs, and the variables in sections of pointers to functions that the dynamic linker runs.
     """
     variables = [
         name

@@ -148,7 +148,7 @@ def with_nobuiltin(text: str, functions: Iterable[GlobalValue], imports: Collect
 
 
 def _with_nobuiltin(line: str) -> str:
-    """Return the first line of a function's definition with the attribute `nobuiltin`."""
+    """Return the first line of a function's definition with the attribute `nobuiltin`. See `parse_head` for the exception."""
     suffix = parse_head(line[len("define ") :]).suffix
     return line.removesuffix(suffix) + add_attributes(suffix, ["nobuiltin"])
 
@@ -348,9 +348,9 @@ def restore_resolution(
 
 
 class _Resolver:
-    """Chooses the providers of declarations. `defined` and `own` are the symbols that assembly or the linker, and the module itself,
-    define.
+    """Chooses the providers of declarations.
 
+    `defined` are the symbols that assembly or the linker defines, and `own` are the functions that the module itself defines.
     See `resolve_declarations` for the other arguments.
     """
 
@@ -381,7 +381,7 @@ class _Resolver:
         self._loaded: tuple[Library, ...] | None = None
 
     def add_values(self, values: Mapping[str, GlobalValue], storage_of: Callable[[str], Storage] | None = None) -> None:
-        """Choose the providers of declared functions (`storage_of` is None), or of variables, whose storage `storage_of` returns."""
+        """Choose the providers of functions; with `storage_of`, of variables with this storage. See `_add_provided` for the exceptions."""
         remaining = [name for name in values if not self._add_provided(name, storage_of) and not self._add_linked(name)]
         cached = frozenset(self._cached_among(remaining) if remaining else ())
         for name in remaining:
@@ -411,7 +411,7 @@ class _Resolver:
 
         `storage_of` returns the storage of a variable; None for functions.
 
-        Raise `CompileError` if a global that is called is defined by a value.
+        Raise `CompileError` if a global that is called is defined by a value, or `GlobalValidationError` if a variable's type has no size.
         """
         definition, is_function = self._requests.globals.get(name), storage_of is None
         if name in self._requests.imports:
@@ -641,7 +641,7 @@ def _alignment_of(variable: Any, target_data: Any) -> int:
 
 
 def _thunk_text(name: str, declaration: str, function_type: str) -> str:
-    """Return LLVM assembly that defines a declared function as a call through its slot."""
+    """Return LLVM assembly that defines a declared function as a call through its slot. See `parse_head` for the exception."""
     line = next(line for line in declaration.splitlines() if line.startswith("declare "))
     head = parse_head(line[len("declare ") :])
     prefix = " ".join(word for word in head.prefix.split(" ") if word not in _LINKAGE_WORDS)

@@ -168,7 +168,7 @@ class ModuleSource:
 
 
 def _makers_text(makers: Mapping[str, str]) -> str:
-    """Return `makers=` of a source as the lines of a makers record."""
+    """Return `makers=` of a source as the lines of a makers record. Raise `ValueError` if one is not valid."""
     from compcache.formats.makers import Maker, makers_text
 
     return makers_text([Maker(str(name), str(version)) for name, version in makers.items()])

@@ -293,7 +293,7 @@ def _make_pack(store: Store, modules: Collection[bytes], names: Collection[str])
 
     Return the module_id, the content and the signature file of the pack; None if no entry is exported.
 
-    Raise `FormatError` if a segment or a module is damaged.
+    Raise `FormatError` if a segment or a module is damaged, or `OSError` if it cannot be read.
     """
     packs = [entries_of(layer, pack) or () for layer in (store, *store.layers) for pack in packs_in(readable_segments(layer.index))]
     entries = [

@@ -365,7 +365,7 @@ def _open_store(
     min_llvm: str | None,
     options: dict[str, Any],
 ) -> Store:
-    """Open the store of a directory. Arguments that are None are read from the settings."""
+    """Open the store of a directory. Arguments that are None are read from the settings. See `Cache` for the exceptions."""
     options["open_beneath"] = path_opener()
     rules = signing_key, trusted_keys, publish_key, min_llvm
     if rules != (None,) * 4 or any(map(setting, RULES)):

@@ -35,7 +35,8 @@ class Maintenance(Facade):
             A report of the modules that were removed, or would be.
 
         Raises:
-            StorageError: the cache is read-only, or a file could not be removed.
+            TypeError: `policy` is not a `PrunePolicy`.
+            StorageError: the cache is read-only and `dry_run` is false, the index cannot be read, or a file could not be removed.
         """
         self._require_open()
         from compcache.maintain.prune import prune
@@ -52,6 +53,10 @@ class Maintenance(Facade):
 
         Returns:
             The plan, with the `report` of a dry run.
+
+        Raises:
+            TypeError: `policy` is not a `PrunePolicy`.
+            StorageError: the index cannot be read.
         """
         self._require_open()
         from compcache.maintain.prune import propose
@@ -115,7 +120,7 @@ class Maintenance(Facade):
             A report of the steps and the problems. A directory without a cache is reported as an error.
 
         Raises:
-            StorageError: `repair` is set and the cache is read-only.
+            StorageError: `repair` is set and the cache is read-only, or the index cannot be read.
         """
         self._require_open()
         from compcache.maintain.check import absent_cache_report, check
@@ -131,7 +136,7 @@ class Maintenance(Facade):
             func_name: the function's name, or its `Identity`.
 
         Returns:
-            False if the function was already pinned.
+            Whether the function was not pinned before.
 
         Raises:
             InvalidNameError: no function can have this name.

@@ -53,6 +53,7 @@ class Sharing(Questions):
 
         Raises:
             ValueError: no function is named, or there is no `publish_key` for `minisign`.
+            CompileError: a target is not valid.
             NotCachedError: one of the functions is not in the cache, or has no realization for a target.
             FormatError: the notes of a module are damaged.
             StorageError: the file could not be written.

@@ -96,7 +96,7 @@ class _LazyGroup(click.Group):
     """A group that imports the module of a command when the command is looked up."""
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        """Parse the options before the command; --help and --version write their text."""
+        """Return the context with the options before the command; --help and --version write their text and exit."""
         with _exiting_without_reader():
             return super().make_context(*args, **extra)
 
@@ -163,7 +163,7 @@ def _shared_options() -> list[click.Parameter]:
 
 
 def _use_directory(ctx: click.Context, _: click.Parameter, directory: str | None) -> None:
-    """Use the directory of --dir after a command as the cache directory."""
+    """Use the directory of --dir after a command, if given, as the cache directory. See `_reject_empty_directory` for the exception."""
     if directory is not None:
         _reject_empty_directory(directory)
         session = ctx.find_object(Session)
@@ -184,6 +184,7 @@ def _use_verbose(_: click.Context, __: click.Parameter, verbose: bool) -> None:
 
 
 def _use_quiet(ctx: click.Context, _: click.Parameter, quiet: bool) -> None:
+    """If `quiet` is true, record that -q was given (`is_quiet`)."""
     if quiet:
         ctx.meta[QUIET] = True
 
@@ -195,7 +196,7 @@ def _reject_empty_directory(directory: str) -> None:
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, is_requested: bool) -> None:
-    """If --version was given (`is_requested`), print the version and exit."""
+    """If --version was given (`is_requested`), print the version and exit. Do nothing while a shell completes the command line."""
     if is_requested and not ctx.resilient_parsing:
         from compcache import __version__
 
@@ -237,7 +238,7 @@ def group(ctx: click.Context, directory: str | None, trust: bool) -> None:
 
 
 def _validate_settings() -> None:
-    """Check all settings. Write a warning for each variable that resembles a setting and is not a setting.
+    """Check all settings. Without -q, write a warning for each variable that resembles a setting and is not a setting.
 
     Raise `click.ClickException` if a setting is not valid.
     """
@@ -320,7 +321,7 @@ def _print_error(message: str) -> int:
 
 
 def _usage_error_text(error: click.ClickException) -> str:
-    """Return the message of a click error in lower case, with the nearest choice and a reference to the help."""
+    """Return the message of a click error, beginning in lower case, with the nearest choice and a reference to the command's help."""
     text = _unknown_option_text(error) or error.format_message().rstrip(".")
     choice = _CHOICES.search(text)
     if choice is not None:

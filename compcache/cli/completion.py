@@ -45,19 +45,19 @@ def command(ctx: click.Context, shell: str) -> None:
 
 
 def complete_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Return the printable names of cached functions that start with `incomplete`; empty if the cache cannot be opened."""
+    """Return up to 1,000 printable names of cached functions that start with `incomplete`; empty if the cache cannot be used."""
     from compcache.frontend import list_names
 
     return _query_cache(ctx, lambda cache: filter(str.isprintable, list_names(cache, incomplete, _MAX_NAMES)))
 
 
 def complete_pinned(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Return the printable names of pinned functions that start with `incomplete`; empty if the cache cannot be opened."""
+    """Return up to 1,000 printable names of pinned functions that start with `incomplete`; empty if the cache cannot be used."""
     return _query_cache(ctx, lambda cache: [name for name in cache.pinned() if name.startswith(incomplete) and name.isprintable()])
 
 
 def _query_cache(ctx: click.Context, query: Callable[[Cache], Iterable[str]]) -> list[str]:
-    """Return the first names that `query` finds in the cache of this command line; no names if the cache cannot be opened."""
+    """Return up to 1,000 names that `query` finds in the cache of this command line; no names if the cache cannot be opened or read."""
     from compcache.cli.session import Session
     from compcache.errors import CompcacheError
 

@@ -59,7 +59,7 @@ def misspelt_settings(environment: Mapping[str, str]) -> Iterator[tuple[str, str
 
 
 def setting_source(name: str) -> str:
-    """Return where the value of a setting comes from, as text: ``$NAME``, a key of a configuration file, or "default"."""
+    """Return where a setting's value comes from: ``$NAME``, a key of a file, or "default". See `setting` for the exception."""
     if os.environ.get(name):
         return f"${name}"
     if not setting(name):

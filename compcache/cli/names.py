@@ -64,7 +64,7 @@ def resolve_all(cache: Cache, names: Iterable[str], *, missing_ok: bool = False)
 
 
 def _matching_functions(cache: Cache, name: str) -> Sequence[str]:
-    """Return the cached functions that a NAME matches; the NAME alone if it is the full name of a function."""
+    """Return the cached functions that a NAME matches, empty if there are none; the NAME alone if it is the full name of a function."""
     if cache.has(name):
         return [name]
     if _GLOB.search(name):
@@ -89,7 +89,7 @@ def literal_prefix(patterns: Sequence[str]) -> str:
 def resolve_last_part(cache: Cache, name: str) -> str:
     """Return the function, stored or refused, whose name ends with a dot and `name`.
 
-    Return `name` itself if it is a full name, or if no function name ends with it.
+    Return `name` itself if it is empty or a full name, or if no function name ends with it.
 
     Raise `click.ClickException` if several function names end with `name`.
     """
@@ -115,7 +115,7 @@ def groups_among(cache: Cache, names: Iterable[str]) -> dict[str, GroupSummary]:
 
 
 def short_name(func_name: str) -> str:
-    """Return a name as a terminal shows it: a content name as its label and first digits. Commands accept the short form."""
+    """Return a name for output: on a terminal, a content name is its label and first digits. Commands accept the short form."""
     label, identity = split_name(func_name)
     return f"{label}-{identity}" if identity and is_terminal() else func_name
 
@@ -127,7 +127,7 @@ def split_name(func_name: str) -> tuple[str, str]:
 
 
 def common_prefix(names: Sequence[str]) -> str:
-    """Return the package prefix of all names, with its dot; empty if it is too short to be worth cutting."""
+    """Return the package prefix of all names, with its dot; empty for one name, or if it is not printable, or too short to be cut."""
     if len(names) < 2:  # noqa: PLR2004 - one name has no common prefix
         return ""
     prefix = os.path.commonprefix(names)  # noqa: RUF071 - names, not paths

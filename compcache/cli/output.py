@@ -71,7 +71,7 @@ def print_note(message: str) -> None:
 
 def print_code(text: str, language: str) -> None:
     """Print code, with syntax colours on a terminal. `language` is ``llvm`` or ``asm``."""
-    if style("x", bold=True) == "x":
+    if style("x", bold=True) == "x":  # `style` adds no codes here
         print_text(text)
         return
     from compcache.cli.render.code import highlight
@@ -85,7 +85,7 @@ def _printable_line(line: str) -> str:
 
 
 def print_rows(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table on a terminal. In a pipe, print only the rows, with a tab between two fields.
+    """Print a table on a terminal. In a pipe, print only the rows, with a tab between two fields. Control characters are escaped.
 
     The first rows are written early, because a reader like `head` may close the pipe after some lines.
     """
@@ -102,7 +102,7 @@ def print_rows(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None
 
 
 def _print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table that fits the width of the terminal."""
+    """Print a table, if possible within the width of the terminal, with control characters escaped."""
     import shutil
 
     rows = list(rows)
@@ -117,7 +117,7 @@ def _print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> No
 
 
 def print_fields(pairs: Iterable[tuple[str, str]]) -> None:
-    """Print a ``name: value`` line for each pair. On a terminal, the values are aligned."""
+    """Print a ``name: value`` line for each pair, with control characters in the value escaped. On a terminal, the values are aligned."""
     pairs = list(pairs)
     width = max((len(name) for name, _ in pairs), default=0) + 2 if is_terminal() else 0
     for name, value in pairs:
@@ -125,7 +125,7 @@ def print_fields(pairs: Iterable[tuple[str, str]]) -> None:
 
 
 def style(text: str, **styles: Any) -> str:
-    """Return a text with colour codes; unchanged if standard output is not a terminal or NO_COLOR is set (https://no-color.org)."""
+    """Return a text with colour codes; unchanged without a terminal, on a dumb one, or with NO_COLOR (https://no-color.org)."""
     plain = not is_terminal() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return text if plain else click.style(text, **styles)
 
@@ -153,7 +153,7 @@ def size_text(size: float) -> str:
 
 
 def fullness_text(size: int, limit: int | None) -> str:
-    """Return a size in bytes as text, with its share of the limit. None is no limit."""
+    """Return a size in bytes as text, with its share of the limit. None and 0 are no limit."""
     return f"{size_text(size)} of {size_text(limit)} ({size / limit:.1%})" if limit else f"{size_text(size)} without a limit"
 
 

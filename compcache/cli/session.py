@@ -17,7 +17,7 @@ __all__ = ["Session", "pass_session"]
 
 
 class Session:
-    """The cache of this command line. Each method opens it for one kind of command. `given` is the directory of --dir, or None."""
+    """The cache of this command line. Each method opens it for one kind of command (errors: see `Cache`). `given` is --dir, or None."""
 
     def __init__(self, directory: str | None, *, trust: bool) -> None:
         self.given = directory

@@ -30,7 +30,7 @@ _SOURCE = re.compile(r"\bsource (\d+)(?: \([^)\n]*\))?")
 
 
 def _error_text(error: Exception) -> str:
-    """Return the message of an error about a file, with command-line options in place of Python parameters."""
+    """Return the message of an error about files, with command-line options in place of Python parameters."""
     if isinstance(error, OSError) and not isinstance(error, CompcacheError):
         return f"cannot be read: {error.strerror or error}"
     text = str(error).replace("imports/globals name", "imports= and globals= name")

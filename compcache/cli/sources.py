@@ -91,7 +91,7 @@ def read_commands(database: str) -> dict[str, CompileCommand]:
 def _make_unit(path: str, cc: str | None, flags: tuple[str, ...] | None, commands: Mapping[str, CompileCommand] | None) -> Unit | None:
     """Return the compilation of a source file; None for a file of LLVM code.
 
-    Raise `CompileError` if the file is assembly, or the compile commands have no entry for it.
+    Raise `CompileError` if the file is assembly, or the compile commands have no entry for it; see `make_unit` for other exceptions.
     """
     from compcache.clang.compilers import language_of
 
@@ -113,7 +113,7 @@ def _make_unit(path: str, cc: str | None, flags: tuple[str, ...] | None, command
 
 
 def _compile_file(unit: Unit, options: dict[str, Any]) -> ModuleSource:
-    """Compile a source file to bitcode, and return it as the source of a module."""
+    """Compile a source file to bitcode, and return it as the source of a module. See `preprocess` and `translate` for the exceptions."""
     from compcache.clang.run import identity_of_unit, makers_of_unit, preprocess, translate
     from compcache.clang.runtimes import add_runtime_libraries
 
@@ -125,7 +125,7 @@ def _compile_file(unit: Unit, options: dict[str, Any]) -> ModuleSource:
 def _read_code(path: str) -> bytes:
     """Return the content of a file of LLVM code; of standard input for "-".
 
-    Raise `OSError` if the file cannot be read, or `CompileError` if the file is text, and not LLVM assembly.
+    Raise `OSError` if the file cannot be read, or `CompileError` if it is text that is not LLVM assembly, and its extension is not .ll.
     """
     if path == "-":
         return sys.stdin.buffer.read()

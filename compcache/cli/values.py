@@ -121,7 +121,7 @@ def _parse_bool(text: str) -> bool:
 def _parse_buffer(type_: Type, text: str) -> Any:
     """Return a writable buffer: the elements of ``1,2,0*98``, or the bytes of ``@FILE`` (``@-``: standard input).
 
-    Raise `ValueError` for an invalid list, and for a file that ends within an element, or `OSError` if the file cannot be read.
+    Raise `ValueError` for a file that ends within an element. See `parse_argument` for other exceptions.
     """
     format_: Any = _FORMATS[type_.kind, type_.size]
     if text.startswith("@"):

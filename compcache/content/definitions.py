@@ -249,7 +249,7 @@ class _Reader:
         return _Scanned("\n".join([*lines, *self._closure_of(types)]), mentions, numbers)
 
     def _read_node(self, token: str) -> _Part:
-        """Return the parsed form of a metadata node or attribute group. Each is parsed once."""
+        """Return the parsed form of a metadata node. Each is parsed once. Raise `KeyError` if the module does not define the node."""
         part = self._parts.get(token)
         if part is None:
             part = self._parts[token] = self._read_part(self._nodes[token])

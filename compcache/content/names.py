@@ -56,7 +56,7 @@ class NamedSource:
         return self.exporting(self.names.values())
 
     def exporting(self, func_names: Iterable[str]) -> ModuleSource:
-        """Return a source that exports these functions, with an entry of data that lists the names of all functions."""
+        """Return a source that exports these functions, with an entry that lists all functions. See `freeze` for the exception."""
         sealed, names, exported = self._sealed, self.names, frozenset(func_names)
         source = freeze(sealed.source)
         functions = source.functions or {}

@@ -14,7 +14,7 @@ _NAME_CHARACTERS = frozenset("-$._ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrst
 def exported_names(code: str | bytes) -> tuple[str, ...]:
     """Return the names of the externally visible functions in LLVM assembly or bitcode. LLVM is used only if it is necessary.
 
-    Raise `CompileError` if LLVM rejects the code.
+    Raise `CompileError` if LLVM rejects the code, or `UndefinedSymbolError` if LLVM finds nothing to export.
     """
     names = names_without_llvm(code)
     return names if names is not None else _names_by_llvm(code)
@@ -31,7 +31,7 @@ def _names_in_bitcode(code: bytes) -> tuple[str, ...] | None:
 
 
 def _names_by_llvm(code: str | bytes) -> tuple[str, ...]:
-    """Return the visible functions of a module that LLVM parses. See `codegen.parse` for the exceptions."""
+    """Return the visible functions of a module that LLVM parses. See `codegen.parse` and `choose_exports` for the exceptions."""
     from compcache.build import codegen
     from compcache.build.exports import choose_exports
     from compcache.build.ir_text import read_values, with_symbols

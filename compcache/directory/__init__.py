@@ -102,7 +102,7 @@ class Directory:
             self.files.status(is_trusted=True)
 
     def _use_files_of(self, *users: int) -> None:
-        """Use files of these users, and signed files of other users. Use derived data only from these users."""
+        """Unless the directory is trusted, use only files of these users, signed files of other users, and derived data of these users."""
         if not self.trust:
             self._owners = self.index.vouching = frozenset(users)
             self.index.owners = None if self.stamp_key else self._owners

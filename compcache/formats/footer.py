@@ -62,7 +62,7 @@ class Footer(Record):
 
 
 def module_digest(content: Iterable[bytes], image: int, records: int, graph: int, bitcode: int) -> bytes:
-    """Compute the module_id from the sections' content and sizes. `content` yields the bytes of all sections, in parts of any size."""
+    """Compute the module_id from the content and the sizes of these sections. `content` yields their bytes, in parts of any size."""
     return digest([_SIZES.pack(image, records, graph, bitcode), *content], size=DIGEST_SIZE, person=_PERSON)
 
 

@@ -147,7 +147,7 @@ def sort_by_preference(rows: list[Numbered], is_near: Callable[[bytes], bool] | 
 
 
 def _preference(row: Numbered, newest_content: bytes, is_near: Callable[[bytes], bool] | None) -> tuple[int, ...]:
-    """Return a key that sorts realizations with the content of the newest one first, near modules before those that fit better."""
+    """Return a key that sorts realizations with the newest content first, near modules (`is_near`, or none) before ones that fit better."""
     _, rank, module_id, _, content = row
     if content != newest_content:
         return (1,)
@@ -179,12 +179,12 @@ class Segment:
 
     @property
     def functions(self) -> Table:
-        """The function entries."""
+        """The function entries. See `_open` for the exceptions."""
         return (self._tables or self._open())[0]
 
     @property
     def modules(self) -> Table:
-        """The module entries."""
+        """The module entries. See `_open` for the exceptions."""
         return (self._tables or self._open())[1]
 
     @property
@@ -353,7 +353,10 @@ class Index:
         return sorted(names.difference(self.damaged, self.ignored), key=_order_of_segment)
 
     def add(self, name: str, content: bytes, owner: int) -> None:
-        """Add a segment that this process has written, without listing the directory or reading the file. `owner` owns the file."""
+        """Add a segment that this process has written, without listing the directory or reading the file. `owner` owns the file.
+
+        Do nothing if the directory was not listed yet.
+        """
         if self._segments is not None and name not in [segment.name for segment in self._segments]:
             segment = Segment(self, name)
             if len(content) <= _READ_WHOLE:

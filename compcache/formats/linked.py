@@ -4,9 +4,10 @@ All these entries have the same name, so that the index lists them. An entry req
 the modules that they use by plain names. The first modules are contained in the image with their changeable variables. A process loads
 either such a module or the image, not both.
 
-The data consists of texts separated by NUL: the label of the closure, the number of modules in it, the functions for which it was linked,
-each preceded by a plus sign, and the bindings of plain names. A binding is the number of a module, a space and the name. In the index, the
-record offsets of the closure's functions contain `LINKED` (`compcache.formats.manifest`), which distinguishes them from additions.
+The data consists of texts separated by NUL: the label of the closure, the number of modules that it contains whole, the functions for which
+it was linked, each preceded by a plus sign, and the bindings of plain names. A binding is the number of a module, a space and the name. In
+the index, the record offsets of the closure's functions contain `LINKED` (`compcache.formats.manifest`), which distinguishes them from
+additions.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def mark_linked(functions: Iterable[tuple[str, int, str]], kinds: Iterable[str])
 class ClosureRecord(Record):
     """A linked closure.
 
-    `label` names a function or a set. `homes` is the number of modules in the closure. `roots` are the functions for which it was linked.
-    `bindings` has the number of the module to which each plain name is bound.
+    `label` names a function or a set. `homes` is the number of modules that it contains whole, with their variables. `roots` are the
+    functions for which it was linked. `bindings` has the number of the module to which each plain name is bound.
     """
 
     __slots__ = ("label", "homes", "roots", "bindings")

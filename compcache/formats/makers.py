@@ -152,7 +152,7 @@ class Versions(NamedTuple):
 
 
 def _satisfies(version: str, sign: str, limit: str) -> bool:
-    """Return whether a version satisfies a comparison. An unknown version is the least. The limit may end with `.*`."""
+    """Return whether a version satisfies a comparison. An unknown version is the least. With == and !=, the limit may end with `.*`."""
     actual, bound = _version_key(version) or _UNKNOWN, _version_key(limit.removesuffix(".*")) or _UNKNOWN
     if limit.endswith(".*"):
         return (_version_parts(version)[: len(_version_parts(limit))] == _version_parts(limit)) == (sign == "==")

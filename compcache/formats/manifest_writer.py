@@ -174,7 +174,7 @@ class WholeManifest:
         return [(offset, decode_entry(payload)) for offset, payload in self._payloads_of(ENTRY)]
 
     def indexed(self) -> list[tuple[str, int, str]]:
-        """Return the (name, record offset, requirement) of functions and entries, for the index. Entries have their `index_name`."""
+        """Return rows (name or `index_name`, record offset, requirement) of functions and entries. See `functions` for the exception."""
         requirement = self.header.requirement()
         entries = self.entries()
         functions = mark_linked(self.functions(), [record.kind for _, record in entries])

@@ -37,7 +37,7 @@ def segment_error(files: file_ops.Files, path: str, expected_digest: str, error:
 
 
 def _read_chunks(files: file_ops.Files, path: str) -> Iterator[bytes]:
-    """Yield the content of a file in chunks, or nothing if the file is too large for a digest."""
+    """Yield the content of a file in chunks, or nothing if the file is too large for a digest. Raise `OSError` if it cannot be read."""
     opened = files.open_owned(path, file_ops.READ_FLAGS)
     if files.fstat(opened.number).st_size > _MOST_DIGESTED:
         return

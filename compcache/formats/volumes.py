@@ -123,7 +123,7 @@ class Volumes:
         """List the directory, and open new volumes. Return False if a volume disappeared in the meantime, because it was replaced.
 
         Damaged volumes are recorded in `damaged`, and lists without a volume in `_begun`. A volume without the list that it needs is left
-        out: another volume has replaced it.
+        out: another volume has replaced it. Raise `OSError` if the directory cannot be listed.
         """
         names = set(self._files.listdir(self._directory))
         volume_suffix, list_suffix = self._suffixes

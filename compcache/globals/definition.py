@@ -176,6 +176,7 @@ def call_encode(definition: GlobalDefinition) -> bytes:
 
     Raises:
         GlobalValidationError: the result is not bytes, or `encode` raised an exception.
+        CompcacheError, MemoryError: raised by `encode`.
     """
     try:
         payload = definition.encode()
@@ -192,6 +193,7 @@ def call_load(definition: GlobalDefinition, storage: Storage, context: LoadConte
 
     Raises:
         GlobalValidationError: the size of the result differs from the size of the storage, or `load` raised an exception.
+        CompcacheError, MemoryError: raised by `load`.
     """
     try:
         data, kept_alive = definition.load(storage, context)

@@ -116,7 +116,7 @@ class Door:
         return entered
 
     def renew(self) -> "tuple[Opened, int, tuple[int, int]]":
-        """Return the open root."""
+        """Return the open root. See `enter` for the exceptions."""
         # Open it again if it was closed or its path leads elsewhere.
         entered = self._entered
         if entered is None or not self._runtime.is_at(entered[1], self.root):
@@ -264,7 +264,7 @@ class PlainLoader:
     # Rows of `_find`: segment, module_id, offset, number, content. Records: name, symbol, signature, features_id, function, entry, needs,
     # link_type. Opened modules: file, path, size, index entry. Closures: module_id, names, parts, homes, opened module, contents.
     def _look_up(self, runtime: "Any", func_name: str) -> "Found | None":
-        """Map the module of a function, and return the data for `_commit_plain`; None if the function is not plain."""
+        """Map a function's module, and return data for `_commit_plain`; None if the function is not plain. Errors: see `_open_module`."""
         searched = self._find(runtime, func_name)
         if searched is None:
             return None
@@ -289,7 +289,7 @@ class PlainLoader:
         return module, record, closure, found[2] & ~_LINKED, found[4], imported
 
     def _read_function(self, runtime: "Any", func_name: str, row: "Any", file: "Any") -> "Any":
-        """Return the record of a function; None if it is for another name, the module is unverified, or this host cannot run it."""
+        """Return the record of a function; None if it is for another name, or its module is unverified, not ELF, or cannot run here."""
         segment, _, offset, number, _ = row
         opened, _, _, entry = file
         if entry is None:
@@ -308,7 +308,7 @@ class PlainLoader:
         return record
 
     def _provide(self, runtime: "Any", module_id: bytes, file: "Any") -> "LoadedModule":
-        """Return a module, mapped now if it is not loaded. `file` is the result of `_open_module`."""
+        """Return a module, mapped now if it is not loaded. `file` is the result of `_open_module`. See `_map` for the exceptions."""
         module = self._loaded(module_id)
         if module is None:
             opened, path, total, (image_size, _, _, _, _, key, _) = file
@@ -406,7 +406,7 @@ class PlainLoader:
         return closure is None or not any(module.committed for module in self.loaded_modules())
 
     def _refresh_index(self, runtime: "Any") -> bool:
-        """Read the index if it has changed. Return False for an unknown file, or a segment that others could write."""
+        """Read the index if it has changed. Return False if a file is unknown, others can write to a segment, or names keep changing."""
         files, directory, known = self._files, self._index_path, self._index
         root = files.renew()
         if self._is_unchanged(runtime):

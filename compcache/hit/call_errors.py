@@ -36,7 +36,7 @@ _PYTHON_TYPES = {"signed": "int", "unsigned": "int", "float": "float", "bool": "
 
 
 def describe(target: TypedCallTarget) -> str:
-    """Return the text that `help()` shows for a call target."""
+    """Return the text that `help()` shows for a call target that is not unloaded."""
     signature = target.signature
     names = signature.parameter_names()
     head = ", ".join(f"{name}: {parameter}" for name, parameter in zip(names, signature.parameters, strict=True))

@@ -236,7 +236,7 @@ class Loader(PlainLoader):
     def _load(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
         """Load a function, from a linked closure if possible.
 
-        The load is repeated if another thread has loaded or unloaded one of the modules, or to exclude linked closures.
+        The load is repeated if another thread has loaded or unloaded a module, or to exclude closures. Exceptions: see `load`.
         """
         target = self.linked.load_from_list(func_name, owner) if self.linked is not None and accept is None else None
         excluded: set[bytes] = set()
@@ -514,7 +514,10 @@ class Loader(PlainLoader):
                 start_modules(self.runtime(), (b"".join(writes), updates), functions)
 
     def provide(self, source: Source) -> None:
-        """Map a module, unless another function or thread has mapped it. Wait for a thread that is mapping a module."""
+        """Map a module, unless another function or thread has mapped it. Wait for a thread that is mapping a module.
+
+        See `_map` and `_map_image` for the exceptions.
+        """
         if source.loaded is None:
             suspended = source.suspended
             file = source.open_file(self.store)

@@ -36,7 +36,7 @@ def logging_recorder_for(files: Tree, root: str, *, readonly: bool) -> LoggingRe
 
 
 def _configure_logging() -> None:
-    """If `COMPCACHE_DEBUG` is on, write all events to standard error. Handlers and a level that the program has set stay."""
+    """If `COMPCACHE_DEBUG` is on (`is_on`), write all events to standard error. Handlers and a level that the program has set stay."""
     if not is_on(DEBUG_VARIABLE):
         return
     if not _logger.handlers and not _logger.hasHandlers():

@@ -111,7 +111,7 @@ def read_needs(loader: Loader, choice: Choice) -> None:
 
 
 def _read_globals(loader: Loader, choice: Choice, offsets: tuple[int, ...]) -> None:
-    """Add the globals in these records to a choice, or the number of the function that runs constructors."""
+    """Add the globals in records to a choice, or the number of the function that runs constructors. Exceptions: see `decode_global`."""
     from compcache.formats.records import decode_global
 
     for offset in offsets:
@@ -178,7 +178,7 @@ def decode_globals(loader: Loader, choice: Choice) -> list[tuple[GlobalRecord, b
 
 
 def _load_global(loader: Loader, choice: Choice, record: GlobalRecord) -> tuple[bytes, SlotContent] | None:
-    """Return the bytes of a global and the new content of its slot, or None if the content of the slot is still valid."""
+    """Return a global's bytes and the new content of its slot; None if the content is still valid. Exceptions: see `call_load`."""
     from compcache.globals.definition import Storage, call_load, decode_definition
 
     stored = choice.loaded.slots.get(record.slot)

@@ -181,7 +181,7 @@ def collect_imports(
 def _collect_needs(loader: "PlainLoader", runtime: "Any", function: "PlainFunction", natives: "set[str]") -> "list[Use] | None":
     """Add the native symbols of a function to `natives`, and its variables to its fields (`_read_variables`).
 
-    Return the unbound imports of the function, each with its key, its positions and the link type of its use. The result is None if the
+    Return the unbound imports of the function, each with its key, its name, its positions and its link type. The result is None if the
     function has variables to decode.
     """
     uses: list[Use] = []
@@ -200,7 +200,7 @@ def _collect_needs(loader: "PlainLoader", runtime: "Any", function: "PlainFuncti
 
 
 def _read_payload(runtime: "Any", function: PlainFunction, offset: int) -> bytes:
-    """Return the payload of a record of a function's module."""
+    """Return the payload of a record of a function's module. See `read_frame` for the exception."""
     opened, _, _, (image, records, _, _, _, key, _) = function.where
     payload: bytes = runtime.read_frame(opened.number, offset, records, key, image)
     return payload

@@ -68,8 +68,9 @@ class Listing:
 
 
 def list_records(loader: Loader, source: Source, sources: Sources) -> None:
-    """Read the records of a module at once, and list its functions for the load. The second module also combines small index segments.
+    """Read the records of a module at once, and list its functions for the load. Do not list them if the section of records is large.
 
+    When the load opens its second module, the small segments of the index are combined.
     Raise `StorageError` if the file cannot be read.
     """
     listed = read_records(loader, source)
@@ -92,7 +93,7 @@ class _SmallTables:
         self._entries: dict[bytes, list[bytes]] = {}
 
     def add(self, table: Table) -> None:
-        """Add all entries of a table."""
+        """Add all entries of a table. Raise `FormatError` if it is damaged."""
         for entry in all_entries(table):
             self._entries.setdefault(entry[:KEY_SIZE], []).append(entry[KEY_SIZE:])
 
@@ -340,7 +341,7 @@ class Plan:
             return
 
         def read_records(module_id: bytes, _: str, most: int) -> tuple[Source, bytes, bytes] | None:
-            """Return a module's source, key and records, or None if more than `most` bytes would be read."""
+            """Return a module's source, key and records; None if more than `most` bytes would be read. Exceptions: see `open_source`."""
             source = loader.open_source(module_id, sources)
             records = source.listed.records if source.listed is not None else b""
             if not records and source.file.records <= most:
@@ -452,8 +453,8 @@ class Plan:
     def _find_strongest(self, name: str, node: _Node, weak: Choice, place: tuple[bytes, int]) -> Choice:
         """Return the definition that replaces a weak one, as linkers choose it.
 
-        That is a definition that is not merged, or else the first one, unless a common block is longer or has a larger alignment. The other
-        definitions become the candidates of `node`.
+        That is a definition that is not merged, or else the first one, unless a common block is longer, or equally long with a larger
+        alignment. The other definitions become the candidates of `node`.
         """
         places, best = [place, *node.candidates], weak
         if len(places) == 1:
@@ -547,7 +548,10 @@ class Plan:
         return chosen
 
     def _root_error(self, node: _Node) -> Exception:
-        """Return the error for the requested function: what its best realization raised, or `NotCachedError` if this host can use none."""
+        """Return the error for the requested function: the first error against a realization.
+
+        The result is `NotCachedError` if there is no such error, or it says that the realization is damaged or is for other hosts.
+        """
         error, node.error = node.error, None  # the frames of a raised exception refer to the plan
         if error is None or isinstance(error, (IncompatibleTargetError, IntegrityError)):
             not_cached = NotCachedError.of(self._root, self._loader.store.root, error or self._loader.store.index.problem)

@@ -138,7 +138,7 @@ class Recorder:
             pool.Finalize(None, self.flush, exitpriority=0)
 
     def _at_exit(self) -> None:
-        """Write the counts, and fold the journals if its own is long or there are many."""
+        """Write the counts. Fold the journals if the own one is long, or is new and the number of files is a multiple of `_NEW`."""
         self.flush()
         try:
             if self._folds and not len(os.listdir(f"{self._root}/{DIRECTORY}")) % self._folds:
@@ -149,8 +149,7 @@ class Recorder:
             _reraise_interrupt(error)
 
     def flush(self, *, now_held: bool = False) -> None:
-        """Append the counts to the journal."""
-        # Each minute, or with `now_held`, also record the modules in memory as used.
+        """Append the counts to the journal; each minute, and with `now_held`, also uses of the modules in memory."""
         lines: list[str] = []
         if now_held or time() - self._held_noted >= _HELD_SECONDS:
             from compcache.hit.memory import held_lines
@@ -182,7 +181,7 @@ class Recorder:
             self._events += events  # the first addition creates the directory
 
     def _write(self, data: bytes) -> bool:
-        """Append a batch to the journal, and return False if the cache directory does not exist.
+        """Append a batch to the journal, and return False if the cache directory does not exist. Ignore other failures.
 
         If the journal is new or long, the process may fold the journals when it exits.
         """
@@ -262,7 +261,7 @@ _recorders: "dict[str, Recorder]" = {}
 
 
 def recorder_for(files: "Tree", root: str, *, readonly: bool) -> "Recorder | NullRecorder":
-    """Return the recorder of a directory."""
+    """Return the recorder of a directory. See `is_on` for the exception."""
     # For a read-only cache, or with COMPCACHE_STATS=0, it counts nothing.
     from compcache.files import Files
 

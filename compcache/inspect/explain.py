@@ -312,7 +312,7 @@ def _describe_passed_over(store: Store, module_id: bytes, offset: int) -> tuple[
 def _read_import_types(module: ModuleFile, offset: int) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the expected link type of each import of a function and of its closure in the module.
 
-    Raise `FormatError` if a record is damaged.
+    Raise `FormatError` if a record is damaged, or `StorageError` if the module cannot be read.
     """
     for record in needs_of(module, decode_function(module.read_record(offset)).needs):
         yield from [(name, link_type) for _, name, _, link_type in record.imports if link_type]

@@ -49,7 +49,7 @@ def realizations(store: Store, loader: Loader, func_name: str) -> tuple[Realizat
 def _describe_copy(loader: Loader, module: ModuleFile, offset: int, *, loaded: bool) -> Realization:
     """Return the description of the copy whose record is at `offset` in an open module, with the reason if this host cannot use it.
 
-    `loaded` says whether this process has loaded the copy. Raise `FormatError` if a record is damaged.
+    `loaded` says whether this process has loaded the copy. Raise `FormatError` or `StorageError` if a record cannot be read.
     """
     record = decode_function(module.read_record(offset))
     header = decode_module(module.read_record(0))
@@ -130,7 +130,7 @@ def unreadable_error(store: Store, func_name: str, failure: Exception | None) ->
 def _read_graph_with(module: ModuleFile, symbol: str) -> ModuleGraph:
     """Return the dependency graph of an open module after checking that it contains a symbol.
 
-    Raise `FormatError` if the graph is damaged, or does not contain the symbol.
+    Raise `FormatError` if the graph is damaged, or does not contain the symbol, or `StorageError` if the module cannot be read.
     """
     graph = read_graph(module)
     if symbol not in graph.nodes:
@@ -284,7 +284,7 @@ def _read_provenance(store: Store, copy: Realization) -> Provenance:
 def _filled_globals(module: ModuleFile, needs_offset: int) -> tuple[GlobalReport, ...]:
     """Return the globals that a load of a function fills, sorted by name. `needs_offset` is the offset of its needs, or 0.
 
-    Raise `FormatError` for a damaged record.
+    Raise `FormatError` for a damaged record, or `StorageError` if the module cannot be read.
     """
     reports: dict[int, GlobalReport] = {}
     for record in needs_of(module, needs_offset):

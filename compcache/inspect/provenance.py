@@ -22,7 +22,7 @@ __all__ = ["provenance"]
 
 
 def provenance(store: Store, module: ModuleFile) -> Provenance:
-    """Return the origin of an open module. Raise `FormatError` if a record is damaged."""
+    """Return the origin of an open module. Raise `FormatError` if a record is damaged, or `StorageError` if the file cannot be read."""
     notes = read_notes(module)
     holder = next((layer for layer in store.layers if module.path.startswith(f"{layer.root}/")), store)
     added, owner = _read_time_and_owner(store, module)
@@ -78,7 +78,7 @@ def _check_signers(store: Store, holder: Store, module: ModuleFile) -> tuple[Sig
     accepted_keys = (*store.trusted_keys, *([store.publish_key.public()] if store.publish_key is not None else []))
 
     def status_of(name: str) -> str:
-        """Check the signatures under a key's name, and return the result."""
+        """Check the signatures under a key's name, and return the result. See `is_signed` for the exception."""
         keys = [key for key in accepted_keys if key.name == name]
         if not keys:
             return "unknown"

@@ -156,7 +156,7 @@ class LayeredStore(Store):
         self.layers = tuple([layer for path in paths if (layer := self._open_layer(path, options)) is not None])
 
     def _open_layer(self, path: str, options: dict[str, Any]) -> _Layer | None:
-        """Open the layer at a path. If it cannot be opened at the moment, for example because a disk fails, warn and return None."""
+        """Open the layer at a path. If its directory cannot be read at the moment, warn and return None. Exceptions: see `LayeredStore`."""
         directory = self._unpack_if_bundle(path)
         try:
             return _Layer(directory, path, self, options)
@@ -250,7 +250,7 @@ class LayeredStore(Store):
         """Yield the realizations of a function from the indexes of this directory and of each layer.
 
         If there are none, indexes that were listed before are listed again. If there are still none, unreadable layers are reported.
-        With `linked`, realizations in linked closures are included.
+        With `linked`, realizations in linked closures are included. See `_renew_all` for the exception.
         """
         is_found = False
         were_listed = [store.index.is_listed for store in (self, *self.layers)]

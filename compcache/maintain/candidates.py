@@ -324,7 +324,7 @@ class Chooser:
     def _possible_duplicates(self) -> frozenset[bytes]:
         """Return the ids of the modules that may realize the same functions as other modules, except removed modules.
 
-        The lists of the other modules do not include unlisted modules, so all unlisted modules count as possible duplicates.
+        The module lists do not contain unlisted modules, so all unlisted modules count as possible duplicates.
         """
         slices = self._slices
         module_ids = {module_id for holders in slices.lists.several_holders() for module_id in holders}

@@ -59,7 +59,7 @@ def check(
         progress: called from time to time with the number of modules read so far and the number of all modules.
 
     Raises:
-        StorageError: `repair` is set and the cache is read-only.
+        StorageError: `repair` is set and the cache is read-only, or the index cannot be read.
     """
     if repair:
         store.require_writable()

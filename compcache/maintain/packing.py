@@ -47,14 +47,14 @@ _NO_STAMP = Stamp(0, 0, 0, 0)
 
 
 def free_removed(store: Store) -> None:
-    """Rewrite volumes if at least half of their modules were removed. Do nothing while another process compacts the cache.
+    """Rewrite this user's volumes of which at least half of the modules were removed, unless another process compacts the cache.
 
     Raise `OSError` if a volume could not be written. No module is lost.
     """
     if not store.volumes.current():
         return
     with wait_lock(store, "compact", timeout=0) as owned:
-        if owned is not False:
+        if owned is not False:  # None: locks do not work here
             packing = Packing(store, None)
             packing.write(with_files=False)
             packing.remove_old()
@@ -140,7 +140,7 @@ class Packing:
     def _new_contents(self) -> Iterator[Content]:
         """Yield the contents of the new volume in the order of module_ids, from small files and old volumes.
 
-        Write the index entry of each module to `_entries`.
+        Write the index entry of each module to `_entries`. See `members_of` for the exception.
         """
         read_count = 0
         for first, fan in enumerate(map("{:02x}".format, range(256))):
@@ -166,7 +166,7 @@ class Packing:
         """Return the content and an index entry of a module file, or None if it is unusable or one of `staying` has the same content.
 
         `staying` are the volumes that stay. A usable file is recorded as packed. In a volume that stays, a module with
-        other notes is marked as removed.
+        other notes is marked as removed. See `mark_gone` for the exception.
         """
         content_and_entry = self._read_file(module_id, file)
         if content_and_entry is None:

@@ -26,7 +26,7 @@ def _file_name(func_name: str) -> str:
 
 
 def pin(store: Store, func_name: str) -> bool:
-    """Pin a function. Return False if it was already pinned. Raise `StorageError` if the pin cannot be written."""
+    """Pin a function, and return whether it was not pinned before. Raise `StorageError` if the pin cannot be read or written."""
     is_new = store.read_file(PINS, _file_name(func_name)) is None
     if is_new:
         publish_file(store, PINS, _file_name(func_name), func_name.encode("utf-8", "surrogatepass"))

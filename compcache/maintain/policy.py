@@ -200,7 +200,7 @@ class Removal(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The result of planning: the entries to remove, dependents before dependencies.
+    """The result of planning: the entries to remove, first those with a known fault, then the others, dependents before dependencies.
 
     `needed` are entries that the policy selects and a kept entry needs. `exceeded` is the limit that is still exceeded: "size", "count",
     or "" for none.

@@ -71,7 +71,7 @@ def prune(
 
     Raises:
         TypeError: `policy` is not a `PrunePolicy`.
-        StorageError: the cache is read-only and `dry_run` is false, or a file could not be removed.
+        StorageError: the cache is read-only and `dry_run` is false, the index cannot be read, or a file could not be removed.
     """
     if not dry_run:
         store.require_writable()
@@ -106,7 +106,9 @@ def propose(
 ) -> PruneProposal:
     """Plan a prune without removing anything; see `prune` for the arguments.
 
-    With `fold_statistics`, the statistics files are folded before they are read. Raise `TypeError` if `policy` is not a `PrunePolicy`.
+    With `fold_statistics`, the statistics files are folded before they are read.
+
+    Raise `TypeError` if `policy` is not a `PrunePolicy`, or `StorageError` if the index cannot be read.
     """
     if not isinstance(policy, PrunePolicy):
         raise TypeError(f"prune() requires a compcache.PrunePolicy, like PrunePolicy(max_bytes='5GB'), not {type(policy).__name__}")
@@ -244,7 +246,7 @@ def _remove_planned(store: Store, proposal: PruneProposal) -> tuple[Removal, ...
 def _modules_to_keep(store: Store, proposal: PruneProposal) -> set[bytes]:
     """Return the modules of a plan that must be kept because of changes since planning, with their planned dependencies.
 
-    These are modules that were pinned or used, and modules that new modules import functions from.
+    These are modules that were pinned or used, and modules that new modules import functions from. See `pinned` for the exception.
     """
     plan = proposal.plan
     providers: dict[str, list[Entry]] = {}

@@ -85,7 +85,7 @@ def _owner_names(func_name: str, rows: Mapping[bytes, Row]) -> set[str]:
 
 
 def _part_modules(store: Store, owners: set[str], holders: Container[bytes], rows: Mapping[bytes, Row], *, force: bool) -> list[bytes]:
-    """Return the ids of the modules that are parts of `owners`, without pinned or needed parts unless `force` is set."""
+    """Return the ids of the parts of `owners`, without pinned or needed parts unless `force` is set. Exception: see `pinned`."""
     parts = {module_id: row for module_id, row in rows.items() if row.part_of in owners and module_id not in holders}
     if not parts or force:
         return sorted(parts)

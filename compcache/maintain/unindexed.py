@@ -94,7 +94,7 @@ class _NamedModules:
         return {joined[start : start + DIGEST_SIZE] for start in range(0, len(joined), DIGEST_SIZE)}
 
     def _read_range(self) -> None:
-        """Add the modules of all function entries to the current range."""
+        """Add the modules of all function entries to the current range. See `all_entries` for the exception."""
         module_ids = self._known
         for segment in self._segments:
             for entry in all_entries(segment.functions):

@@ -60,7 +60,10 @@ class Builder:
         self._idle = 0.0
 
     def is_idle(self) -> bool:
-        """Return whether the thread has ended or been idle for `IDLE_SECONDS`, after measuring its processor time if that is due."""
+        """Return whether the thread has ended or been idle for `IDLE_SECONDS`, after measuring its processor time if that is due.
+
+        The result is False if the system does not measure the time of threads.
+        """
         now = time.monotonic()
         passed = now - self._measured
         if self._clock is None:
@@ -123,7 +126,7 @@ def _waits_for_helper(thread: int) -> bool:
 
 def _waits_for_own_import(thread: int) -> bool:
     """Return whether a thread waits, directly or through other threads, for an import that the calling thread executes."""
-    waits: Any = getattr(importlib._bootstrap, "_blocking_on", {})
+    waits: Any = getattr(importlib._bootstrap, "_blocking_on", {})  # by thread: the import locks that it waits for
     this_thread, visited = threading.get_ident(), {thread}
     pending = [thread]
     while pending:

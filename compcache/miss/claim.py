@@ -126,7 +126,7 @@ def _require_no_reentry(frame: _Frame) -> None:
     """Raise `ReentrantCompileError` if this thread is already building the function."""
     if _is_being_built(frame):
         _remove_interrupted()
-    if _is_being_built(frame):
+    if _is_being_built(frame):  # not by a leftover of an interrupted build
         func_name = frame.func_name
         chain = " -> ".join(build.func_name for build in [*_building.frames, frame])
         raise ReentrantCompileError(
@@ -153,7 +153,7 @@ def _remove_interrupted() -> None:
 
 
 def _lock_timeout(session: Session) -> float:
-    """Return for how many seconds to wait for another builder."""
+    """Return for how many seconds to wait for another builder. See `limit_setting` for the exceptions."""
     if session.lock_timeout is not None:
         return session.lock_timeout
     seconds = None

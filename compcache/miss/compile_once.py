@@ -65,7 +65,7 @@ def compile_once(session: Session, name: str | Identity, func_name: str, build: 
 
 
 def _compile_once(session: Session, name: str | Identity, func_name: str, build: Callable[[], Any], miss: Exception) -> TypedCallTarget:
-    """Load a function that another process has stored meanwhile, fetch it, or build it. `miss` is the error of the look-up before."""
+    """Load a function that was stored meanwhile, fetch it, or build it. `miss` is the error of the look-up. Errors: see `compile_once`."""
     is_absent = isinstance(miss, NotCachedError) and miss.__cause__ is None
     with single_flight(session, func_name, absent=is_absent) as may_be_stored:
         if may_be_stored:
@@ -286,9 +286,9 @@ def _build_and_use(
         builds += 1
         are_needs_met = all(map(session.can_import, needs))
         if inquiry is not None:
-            fetched_target = fetched() if inquiry.wait_for_functions() else None
-            if fetched_target is not None:
-                return fetched_target
+            fetched_result = fetched() if inquiry.wait_for_functions() else None
+            if fetched_result is not None:
+                return fetched_result
             inquiry.record_late_answer()
         try:
             return use(_compile_exporting(session, functions, source, inquiry, maker))
@@ -302,8 +302,7 @@ def _build_and_use(
 def _compile_exporting(
     session: Session, functions: tuple[str, ...], source: ModuleSource, inquiry: Inquiry | None, maker: str
 ) -> BuiltModule:
-    """Compile a source that must export these functions.
-
+    """Compile a source that must export these functions, and record the time in `inquiry`, if there is one.
     Raises:
         UndefinedSymbolError: the source does not export one of the functions.
         CompileError, LinkError, ...: the errors of `Cache.add_module`.

@@ -72,7 +72,7 @@ class _Compiled(NamedTuple):
 
 
 def add_group(session: Session, sources: Iterable[ModuleSource], name: str, *, replace: bool = False) -> tuple[str, ...]:
-    """Implement `Cache.add_modules` and `Cache.replace` for a group."""
+    """Implement `Cache.add_modules` and `Cache.replace` for a group. See `_Group.add` for the exceptions."""
     session.store.require_writable()
     return _Group(session, check_name(name, "name of a group"), list(sources)).add(replace=replace)
 
@@ -96,6 +96,7 @@ class _Group:
         Raises:
             ModulesNotAddedError: some sources could not be added.
             CompileError, LinkError: the sources are not consistent. Nothing is stored.
+            FormatError: the entry of the stored group is damaged.
             StorageError: the group could not be stored, or an earlier module could not be removed.
         """
         sources = [read for number, source in enumerate(self._all_sources) if (read := self._read_source(number, source)) is not None]
@@ -171,7 +172,7 @@ class _Group:
     def _build_module(self, sources: list[_Source]) -> tuple[list[_Source], BuiltModule | None]:
         """Build the group's module from the sources that can be compiled and linked.
 
-        Sources that use a missing symbol are left out. Other link errors are raised.
+        Sources that use a missing symbol are left out. Other errors of `_link_members` are raised.
 
         Returns:
             The sources in the module, and the module. Without any source, the module is None.
@@ -198,7 +199,7 @@ class _Group:
         return True
 
     def _compile_member(self, source: _Source, request: Request) -> _Compiled:
-        """Return the member for a source and a target. It is compiled unless this object or the group's file has it."""
+        """Return the member for a source and target, compiled unless it is known or stored. Exceptions: see `optimize_member`."""
         label = _member_digest(source, request)
         if label not in self._compiled:
             stored = next(iter(self._stored_entries(MEMBER, label)), None)

@@ -42,7 +42,7 @@ def load_while_building(
 
 
 def keep_stored(session: Session, names: Iterable[str]) -> None:
-    """Store again the functions among `names` that are only in memory. A module that was just published imports them."""
+    """Store again the functions in `names` that are only in memory, because a new module imports them. Exception: see `ensure_stored`."""
     uses = uses_of_builds(session.store.root)
     for name in names:
         target = uses.get(name) or session.loader.held(name)

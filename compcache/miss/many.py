@@ -278,7 +278,7 @@ class _Addition:
     def _publish(self, linked: list[tuple[_Linking, BuiltModule]], look_ups: LookUps | None = None) -> None:
         """Publish linked modules together, and record their module_ids by the positions of their sources.
 
-        Raise `StorageError` if the modules could not be stored.
+        Raise `StorageError` if the modules could not be stored. See `publish_built` for `look_ups`.
         """
         module_ids = publish_built(self._session, [built for _, built in linked], look_ups=look_ups)
         self._published |= {item.number: ids for (item, _), ids in zip(linked, module_ids, strict=True)}

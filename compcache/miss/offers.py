@@ -40,7 +40,7 @@ def _find_body(session: Session, name: str) -> Provided | None:
 
 
 def _read_body(session: Session, module: ModuleFile, name: str) -> Provided | None:
-    """Return a function's body from a module, or None if the module has no body that this cache may use."""
+    """Return a function's body in a module; None if this cache may use none. Raise `FormatError` or `StorageError` if it is unreadable."""
     footer = module.footer()
     start = footer.image + footer.records + footer.graph
     body = read_bodies(lambda at, size: module.read(start + at, size), footer.bitcode).get(name)

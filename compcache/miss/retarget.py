@@ -118,9 +118,9 @@ def _recompile(session: Session, module_id: bytes) -> tuple[BuiltModule | None, 
         of another version of compcache, or pickled globals outside the writable directory.
 
     Raises:
-        CompileError: the code cannot be compiled for this host.
-        FormatError: the module is damaged.
-        StorageError: the module's file cannot be read.
+        CompileError, LinkError: the code cannot be compiled or linked for this host.
+        FormatError: a part of the module is malformed.
+        FileNotFoundError, IntegrityError, IncompatibleTargetError, StorageError: the module cannot be used or read.
     """
     from compcache.build.inlining.edges import inlined_of
     from compcache.build.large_data.variables import read_large_values

@@ -34,7 +34,7 @@ _lock = threading.Lock()
 def share_runtime_libraries(session: Session, source: ModuleSource, add: Callable[..., object]) -> None:
     """Add shared modules, by `add`, for the runtime libraries with state that the code uses, unless the cache has these modules.
 
-    Issue a `CacheWarning` for a library that cannot be linked. Do nothing if there is no linker.
+    Issue a `CacheWarning` for a library that cannot be linked. Do nothing without a linker. See `open_libraries` for an exception.
     """
     if not isinstance(source, ModuleSource) or not source.archives or not _may_use_shared_state(source.ir) or find_linker() is None:
         return

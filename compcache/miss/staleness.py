@@ -52,6 +52,7 @@ def warn_if_stale(session: Session, target: TypedCallTarget, name: str | Identit
     """Warn once if a function was compiled from a source other than `build` returns now.
 
     With $COMPCACHE_CHECK `build` is called. In Python's development mode the code of `build` is compared with its code at the compilation.
+    Otherwise, and for a content name, nothing is compared. See `source_of` for the exceptions.
     """
     checks = is_checking()
     if isinstance(build, NamedSource) or not (checks or sys.flags.dev_mode):
@@ -73,12 +74,12 @@ def warn_if_stale(session: Session, target: TypedCallTarget, name: str | Identit
 
 
 def is_checking() -> bool:
-    """Return whether $COMPCACHE_CHECK requests a comparison of cached code with the code that programs build now."""
+    """Return whether $COMPCACHE_CHECK requests a comparison of cached code with the current code. Exception: see `is_on`."""
     return is_on("COMPCACHE_CHECK")
 
 
 def names_with_other_source(store: Store, names: Iterable[str], source: ModuleSource) -> list[str]:
-    """Return the plain names whose newest realization is known to have another source. LLVM is not needed."""
+    """Return the plain names whose newest realization is known to have another source. See `freeze` for an exception."""
     current = content_digest(freeze(source)).hex()
     stored_digests: dict[bytes, str] = {}
     different = []
@@ -227,7 +228,7 @@ def _shadowed_functions(store: Store, module_id: bytes, built: BuiltModule, name
     """Return the functions that a stored and a new module share if their code differs, or an empty list if it is the same.
 
     A function may be copied into many modules, so only modules that consist of the same functions are compared. The result is None for
-    other modules, for modules without code, and for a stored module that cannot be read.
+    other modules, for modules without code, and for a stored module that cannot be read. See `decode_function` for the exception.
     """
     code = _read_notes(store, module_id).get("code")
     if not code or not built.code:

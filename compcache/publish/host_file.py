@@ -92,7 +92,7 @@ def _identify_library() -> str:
 
 
 def _write_host_file(store: Store, host: HostFile) -> None:
-    """Write the file that describes this host. Failures are ignored."""
+    """Write the file that describes this host, unless the cache is read-only or the host has no name for it. Failures are ignored."""
     name, _ = store.host_file()
     if name and not store.readonly:
         try:

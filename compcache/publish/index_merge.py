@@ -228,8 +228,9 @@ def full_level(segments: Iterable[Segment], levels: range = ALL_LEVELS, most: in
 def segments_to_merge(index: Index, levels: range = ALL_LEVELS, most: int = FANOUT) -> list[Segment]:
     """Refresh the index, and return the segments to merge, the smallest first. Segments that cannot be read count as empty.
 
-    These are the segments of the lowest level, of all levels up to a full one, and of each higher level that the merged segment reaches.
-    The segment that lifts the merged segment out of `levels` is the last, so that merges of small levels stay short.
+    These are the segments of the lowest level, of all levels up to the highest with more than `most` segments, and of each higher level
+    that the merged segment reaches. The segment that lifts the merged segment out of `levels` is the last, so that merges of small levels
+    stay short.
     """
     index.refresh()
     chosen: list[Segment] = []
@@ -300,7 +301,7 @@ def merge_all(store: Store, gone: set[bytes], present: Container[bytes], size_of
     segments = readable_segments(store.index)
 
     def modules() -> Iterator[bytes]:
-        """Yield the entries of modules that are still stored, and note the others."""
+        """Yield the entries of modules that are still stored, and note the others. See `_merge_modules` for the exceptions."""
         for entry in _merge_modules(store.index, segments, ()):
             if entry[:DIGEST_SIZE] in gone or entry[:DIGEST_SIZE] not in present:
                 gone.add(entry[:DIGEST_SIZE])
@@ -320,7 +321,7 @@ class _UnreadableError(Exception):
 
 
 def _merge_modules(index: Index, segments: Sequence[Segment], gone: Container[bytes]) -> Iterator[bytes]:
-    """Yield the newest module entry of each module in the segments, sorted, without modules in `gone`."""
+    """Yield the newest module entry of each module in the segments, sorted, without those in `gone`. See `_read_ranges` for exceptions."""
     for parts in _read_ranges(segments, attrgetter("modules")):
         newest: dict[bytes, bytes] = {}
         for segment, entries in zip(segments, parts, strict=True):
@@ -342,7 +343,7 @@ def _as_unreadable_error(segment: Segment) -> Iterator[None]:
 def _merge_functions(segments: Sequence[Segment], gone: Container[bytes]) -> Iterator[bytes]:
     """Yield the function entries of all segments, sorted, without duplicates and modules in `gone`.
 
-    Each item contains some thousands of entries.
+    Each item contains some thousands of entries. See `_read_ranges` for the exceptions.
     """
     for parts in _read_ranges(segments, attrgetter("functions")):
         entries = set(chain.from_iterable(parts))
@@ -353,7 +354,7 @@ def _merge_functions(segments: Sequence[Segment], gone: Container[bytes]) -> Ite
 def _read_ranges(segments: Sequence[Segment], table_of: Callable[[Segment], Table]) -> Iterator[list[list[bytes]]]:
     """Yield the entries of one table of each segment, some thousands at a time, whose keys have the same first bits.
 
-    Keys are uniformly distributed.
+    Keys are uniformly distributed. Raise `_UnreadableError` if a segment is damaged or cannot be read.
     """
     tables = []
     for segment in segments:
@@ -369,7 +370,7 @@ def _read_ranges(segments: Sequence[Segment], table_of: Callable[[Segment], Tabl
 
 
 def _merge_requirements(segments: Iterable[Segment]) -> set[str]:
-    """Return the requirements that occur in any of the segments."""
+    """Return the requirements that occur in any of the segments. Raise `_UnreadableError` if a segment is damaged or cannot be read."""
     texts: set[str] = set()
     for segment in segments:
         with _as_unreadable_error(segment):

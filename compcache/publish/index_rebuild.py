@@ -59,7 +59,7 @@ def read_indexed_names(module: ModuleFile) -> list[tuple[str, int, str]]:
 def read_order(module: ModuleFile) -> Order:
     """Return a module's addition number and content digests from its notes: 0 and no digests if the notes are damaged.
 
-    Raise `FormatError` if the footer is damaged.
+    Raise `FormatError` if the footer is damaged, or `StorageError` if the file cannot be read.
     """
     return order_of(read_notes(module))
 
@@ -238,7 +238,7 @@ class IndexedModules:
         self.greatest = max(self.greatest, order.number)
 
     def write_part(self, store: Store) -> dict[str, set[str]]:
-        """Write the entries collected so far as a part. Return the part's name with the names of its directories."""
+        """Write the collected entries as a part. Return the part's name with the names of its directories. Raise `OSError` if it fails."""
         name = part_name(self._fans, self._begun)
         write_list(store, name, self.rows)
         data = index_merge.encode_segment(*self.entries(), self.greatest)

@@ -186,7 +186,7 @@ class _Counter:
         self._counts = [0] * len(ListCounts._fields)
 
     def __iter__(self) -> Iterator[Item]:
-        """Yield the items of modules that are not in `gone`, and count them."""
+        """Yield the items of modules that are not in `gone`, and count them. See `decode_platform` for the exception."""
         counts, gone, name, packs = self._counts, self._gone, b"", set()
         for key, value in self._items:
             letter = key[:1]
@@ -242,7 +242,7 @@ class _List:
         self._keys: SortedKeys | _InMemory | None = None
 
     def keys(self) -> SortedKeys | _InMemory:
-        """Return the list's keys. The first call opens the file or creates the list."""
+        """Return the list's keys. The first call opens the file or creates the list. See `_create_keys` for the exception."""
         if self._keys is None:
             self._keys = self.open() or self._create_keys()
         return self._keys
@@ -274,7 +274,7 @@ class _List:
             return self.rebuild().find(key)
 
     def rebuild(self) -> SortedKeys | _InMemory:
-        """Discard the list, recreate it from the modules, and return its keys."""
+        """Discard the list, recreate it from the modules, and return its keys. See `_create_keys` for the exception."""
         remove_lists_of(self._store, [self.segment.name])
         self.segment.listed = None
         self._keys = self._create_keys()
@@ -360,7 +360,7 @@ def _read_list(store: Store, opened: file_ops.Opened, offset: int, size: int) ->
 
 
 def _publish_list(store: Store, segment: str, items: Iterable[Item], gone: Container[bytes]) -> None:
-    """Write the list of a segment, without the modules in `gone`."""
+    """Write the list of a segment, without the modules in `gone`. Raise `OSError` if it cannot be written."""
     counter = _Counter(items, gone)
     path = store.path(MODULE_LISTS, _list_name(segment))
     publish(store.files, store.temporary, path, encode_keys(counter, counter.summary), sync=False)
@@ -370,6 +370,7 @@ def merge_list(store: Store, segment: str, merged: Iterable[Segment], gone: Cont
     """Merge the lists of segments into the list of the segment that will replace them. Storage and format errors are ignored.
 
     Modules in `gone` are left out. `size_of` returns the size of a module on disk in bytes. It is called in the order of module_ids.
+    No list is written for few modules, or if the store is read-only or other users can write to it.
     """
     lists = [_List(store, merged_segment, None) for merged_segment in merged]
     if store.readonly or store.exposed or sum(module_list._module_count() for module_list in lists) <= _FEW:
@@ -389,9 +390,9 @@ def _with_new_sizes(items: Iterable[Item], size_of: SizeOf) -> Iterator[Item]:
 
 
 def write_list(store: Store, segment: str, rows: Iterable[tuple[Row, int]]) -> None:
-    """Write the list of a segment that will be published, unless it has few modules. Ignore `OSError`.
+    """Write the list of a segment that will be published. Ignore `OSError`.
 
-    `rows` has the rows and the file sizes of the modules.
+    `rows` has the rows and the file sizes of the modules. No list is written in the cases of `merge_list`.
     """
     rows_and_sizes = list(rows)
     if len(rows_and_sizes) > _FEW and not store.readonly and not store.exposed:
@@ -525,7 +526,7 @@ class ModuleLists:
     def entries(self, first_base: str, last_base: str) -> Iterator[tuple[bytes, RowEntry | None]]:
         """Yield (module_id, entry) for the entries of data whose bases are from `first_base` to `last_base`.
 
-        The entry is None if the row of the module contains it.
+        The entry is None if the row of the module contains it. See `_entries_between` for the exception.
         """
         return self._entries_between(b"e" + _encode_name(first_base) + b"\0", b"e" + _encode_name(last_base) + b"\1")
 
@@ -610,7 +611,7 @@ class ModuleLists:
             holders.append(key[-DIGEST_SIZE:])
 
     def _decode_rows(self, module_list: _List, values: list[tuple[bytes, bytes]]) -> dict[bytes, Row]:
-        """Decode the rows in these values of a list. If a value is malformed, recreate the list first."""
+        """Decode the rows in values of a list. If one is malformed, recreate the list first. Exceptions: see `rebuild`."""
         try:
             return self._decode_values(values)
         except FormatError:

@@ -56,19 +56,19 @@ class ModuleSections:
         return read_at(self._files, self._file.opened, offset, size)
 
     def image(self) -> bytes:
-        """Return the bytes of the module's image."""
+        """Return the bytes of the module's image. See `read` for the exception."""
         return self.read(0, self.footer.image)
 
     def records(self) -> bytes:
-        """Return the encoded records."""
+        """Return the encoded records. See `read` for the exception."""
         return self.read(self.footer.image, self.footer.records)
 
     def graph(self) -> bytes:
-        """Return the encoded dependency graph."""
+        """Return the encoded dependency graph. See `read` for the exception."""
         return self.read(self.footer.image + self.footer.records, self.footer.graph)
 
     def notes(self) -> bytes:
-        """Return the encoded notes."""
+        """Return the encoded notes. See `read` for the exception."""
         return self.read(self.footer.content, self.footer.notes)
 
     def __enter__(self) -> Self:
@@ -88,7 +88,10 @@ def read_graph(module: ModuleFile) -> ModuleGraph:
 
 
 def needs_of(module: ModuleFile, offset: int) -> Iterator[NeedsRecord]:
-    """Yield the needs record at `offset`, and all records below it, each once. Yield nothing if `offset` is 0."""
+    """Yield the needs record at `offset`, and all records below it, each once. Yield nothing if `offset` is 0.
+
+    Raise `FormatError` if a record is damaged, or `StorageError` if the file cannot be read.
+    """
     pending, visited = [offset], {0, offset}
     while pending and offset:
         record = decode_needs(module.read_record(pending.pop()))

@@ -44,7 +44,7 @@ Noted = list[tuple[int, str]]
 def assign_numbers(store: Store, groups: Sequence[Group], noted: Noted, look_ups: LookUps | None = None) -> list[int | None]:
     """Return the new number of each addition, or None for an addition whose modules keep their numbers.
 
-    `look_ups` has look-ups that were made since the index was refreshed; None refreshes it. Names that it lacks are looked up.
+    `look_ups` has look-ups that were made since the index was refreshed; None refreshes it (`renew_index`). Missing names are looked up.
     """
     if look_ups is None:
         Store.renew_index(store)  # not the indexes of its layers; without its own index no number would be known

@@ -153,7 +153,10 @@ def _has_own_signature(store: Store, pack: bytes) -> bool | None:
 
 
 def _live_entries(store: Store, contents: dict[bytes, list[EntryRecord]], is_present: Callable[[bytes], bool]) -> Iterator[EntryRecord]:
-    """Yield the latest entries in these packs. An entry of a missing module becomes a mark of removal if other packs have its name."""
+    """Yield the latest entries in these packs. A removed entry, and an entry of a missing module, is left out or becomes a mark of removal.
+
+    The mark is needed if other packs have the entry's name, because they may have an earlier entry.
+    """
     for record in latest_entries(chain.from_iterable(contents.values())):
         if not record.gone and all(map(is_present, record.requires)):
             yield record

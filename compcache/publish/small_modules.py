@@ -90,7 +90,7 @@ def read_small_module(store: Store, module_id: bytes) -> IndexedModule | None:
 
 
 def _index_module(module_id: bytes, data: bytes, status: os.stat_result) -> IndexedModule:
-    """Return the index data of a module from its bytes. Raise `FormatError` or `IntegrityError` if the module is damaged."""
+    """Return the index data of a module from its bytes. Raise `FormatError` or `UnicodeDecodeError` if the module is damaged."""
     footer = decode_footer(data[-FOOTER_SIZE:], len(data))
     require_intact(footer, module_id, lambda at, size: data[at : at + size])
     order, seconds = _read_notes(data[footer.content : footer.content + footer.notes])

@@ -61,6 +61,7 @@ def verify_module(store: Store, module: ModuleFile, status: os.stat_result, *, l
         IntegrityError: the file belongs to another user, is too large for a file that other users can change, or lacks a required
             signature.
         StorageError: the file cannot be read.
+        OSError: there is no room for the copy.
     """
     if not stat.S_ISREG(status.st_mode):
         raise FormatError("the module is not a regular file")
@@ -247,7 +248,7 @@ def recover_index(store: Store) -> None:
 
 
 def _holds_old_module(store: Store) -> bool:
-    """Return whether the first listed module was written over an hour ago. The index entry of a newer module may not be written yet."""
+    """Return whether there is a module, and the first was written over an hour ago. The entry of a newer one may not be written yet."""
     with suppress(OSError):
         return any(store.status_of(module_id)[1] < time.time() - _OLD for module_id in islice(store.module_ids(), 1))
     return False

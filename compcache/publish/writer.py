@@ -217,7 +217,7 @@ def _require_sound(store: Store, modules: Iterable[BuiltModule]) -> None:
 
 
 def _make_addition(store: Store, draft: _Draft, status: os.stat_result, order: Order | None) -> Addition:
-    """Return the index entries of a written module: its functions, its module entry, and its order."""
+    """Return the index entries of a written module: functions, module and order. Exception: see `_read_makers`."""
     module = draft.module
     file = ModuleFile(store.files, store.module_path(draft.module_id), draft.module_id)
     flags = SUSPECT if fault_of(_read_makers(module)) else module.flags

@@ -142,7 +142,7 @@ def read_url(text: str) -> str:
     """Resolve a setting to the URLs of stores, reading the variables and files that it refers to.
 
     Raises:
-        ValueError: an entry is not the URL of a store, or refers to a variable or file that does not exist.
+        ValueError: an entry refers to a variable or file that does not exist, or `read_settings` does not accept the URLs.
         OSError: a file cannot be read.
     """
     urls = " ".join([url for entry in split_urls(text) for url in _resolve_entry(entry)])

@@ -94,8 +94,8 @@ def skipped_answer(url: str, name: str, failures: int, seconds: float) -> Remote
 def remote_answer(store: Store, stores: Stores, name: str, answer: HelperAnswer | None, problem: str) -> RemoteAnswer:
     """Return the `RemoteAnswer` for the helper's answer about a function.
 
-    The local cache `store` decides whether it accepts a module. `answer` is None if the helper did not answer. `problem` is the reason, or
-    "".
+    The local cache `store` decides whether it accepts a module. `answer` is None if the helper did not answer. `problem` is the reason; ""
+    means that it did not answer in time.
     """
     is_asked = label_of(name) is not None
     url = stores.shown

@@ -76,8 +76,8 @@ class Breaker:
     def record_failure(self, *, is_doubtful: bool = False, probe: bool = False) -> None:
         """Record that all tries of a request timed out or failed with an error of the store.
 
-        With `is_doubtful`, the store is doubtful until the helper has probed it. `probe` says that the request was a probe. While look-ups
-        may not ask the store, only failures of probes count.
+        `probe` says that the request was a probe. After its failure, and with `is_doubtful`, the store is doubtful until the next probe.
+        While look-ups may not ask the store, only failures of probes count.
         """
         failures, pause_end, pause = self._read_state()
         if pause_end and not probe:

@@ -84,7 +84,7 @@ def checked_content(data: bytes, magic: bytes, subject: str) -> bytes:
 
 
 def encode_cards(cards: dict[str, Card]) -> bytes:
-    """Encode the cards of one function. `cards` maps shelves to cards, the newest last."""
+    """Encode the cards of one function. `cards` maps shelves to cards, at least one, the newest last."""
     rows = []
     for shelf, card in cards.items():
         name, *fields, imports = card  # all cards have this name
@@ -100,7 +100,7 @@ def _fields_without_imports(card: Card) -> list[Any]:
 
 
 def merge_cards(stored_cards: dict[str, Card], shelf: str, card: Card) -> bytes:
-    """Add a card to the known cards of its function, and return the encoded cards. The new card replaces the known card of its shelf.
+    """Add a card to the stored cards, and return the encoded cards, without those of other functions and the stored card of its shelf.
 
     If the result would have more than `_LARGE_CARDS` bytes, the imports of the new card are left out. If it would have more than
     `MAX_CARDS` bytes, the oldest cards are left out.
@@ -175,7 +175,7 @@ def encode_pack(items: Iterable[PackedFunction]) -> bytes:
 def decode_pack(data: bytes) -> dict[str, PackedFunction]:
     """Decode a pack and return its functions by name.
 
-    Raise `FormatError` if the bytes are not a pack of a known version, the pack is damaged, or this Python cannot decompress it.
+    Raise `FormatError` if the bytes are no pack of a known version, are damaged, are too large, or this Python cannot decompress them.
     """
     is_xz = data.startswith(_PACK_MAGICS["xz"])
     packed = checked_content(data, _PACK_MAGICS["xz" if is_xz else "zlib"], "the pack")

@@ -79,9 +79,9 @@ class Inquiry:
     def wait_for_functions(self, seconds: float = 0.0) -> bool:
         """Wait for an answer, and return whether functions were fetched into the local cache.
 
-        The wait is at most `seconds`, or as long as compiling functions with the same labels took in this process, if that is longer. The
-        first wait of a process for a starting helper is at least `START_SECONDS`. If the store has not answered lately, there is no wait
-        unless the inquiry was made with `insists`.
+        The wait is at most `seconds` (0: no wait), or as long as compiling functions with the same labels took in this process, if that is
+        longer. The first wait of a process for a starting helper may take `START_SECONDS`. If the store has not answered lately, there is
+        no wait unless the inquiry was made with `insists`.
         """
         if self.fetched is None:
             started = time.monotonic()
@@ -176,7 +176,7 @@ class RemoteStore:
         return tuple([breaker_of(store.url) for store in self.settings.each])
 
     def _check_service(self, *, waits: bool) -> bool:
-        """Return whether a store accepts requests. Request a probe if the pause of a store is over.
+        """Return whether a store may get requests; True if a breaker cannot be read. If all pause, request a probe if a pause is over.
 
         With `waits`, wait for the probe and return its result. Otherwise return False.
         """
@@ -487,7 +487,8 @@ class RemoteStore:
     def _imported_cards(self, manifest: WholeManifest, shelf: str) -> Iterator[Card]:
         """Yield cards of the modules that a module imports, directly or indirectly.
 
-        Left out are modules for which `IMPORTS_LIMIT` has no space, and modules that do not run on every processor of the shelf.
+        Left out are unreadable modules, modules for which `IMPORTS_LIMIT` has no space, and modules that some processor of the shelf
+        cannot run.
         """
         space, pending = IMPORTS_LIMIT, list(manifest.imports())
         visited = set(pending)

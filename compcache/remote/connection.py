@@ -178,7 +178,7 @@ class Question:
         return _started.get(self._directory, _NOT_STARTED).pid
 
     def claim_first_wait(self) -> bool:
-        """Return whether no question of this process has waited for the starting helper yet. Later calls return False."""
+        """Return whether the helper is starting, and no question of this process has waited for it. Later calls return False."""
         if self.sent or self._directory in _awaited:
             return False
         _awaited.add(self._directory)

@@ -155,7 +155,7 @@ def collect_garbage(
 
 
 def _list_objects(store: Stores, kind: str) -> tuple[RemoteObject, ...]:
-    """Return the objects of a kind (`shelves.py`), each once, although a store may list an object several times."""
+    """Return the objects of a kind (`shelves.py`), each once, as stores may list them twice. See `_ask_store` for the exception."""
     return tuple({item.key: item for item in _decode_objects(_ask_store(store, "list", f"{LAYOUT}/{kind}/"))}.values())
 
 

@@ -132,7 +132,7 @@ class Outbox:
         return total
 
     def sweep(self) -> None:
-        """Remove the partially written files of killed processes. Files that cannot be removed stay."""
+        """Remove the partially written files of killed processes an hour after the last write. Files that cannot be removed stay."""
         for name in [name for name in self._listed_names() if ".upload" not in name]:
             path = os.path.join(self._directory, name)
             with suppress(OSError):  # another helper has removed the file

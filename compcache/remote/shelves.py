@@ -50,7 +50,7 @@ def usable_shelves(processor: Processor) -> tuple[str, ...]:
 
 
 def runs_also(shelf: str, other: str, platform: str | None = None) -> bool:
-    """Return whether CPU levels show that all processors of a shelf can run the code on `other`; True if the shelves are equal."""
+    """Return whether a shelf is `other`, or CPU levels (of `platform`; None: this one) show that its processors run the code on `other`."""
     levels = [level.name for level in _cpu_levels(platform or platform_name())]
     return shelf == other or (shelf in levels and other in levels[: levels.index(shelf)])
 

@@ -11,6 +11,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from compcache.configuration import SettingError
 from compcache.errors import MissingPackageError
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.processes.secret_references import read_secret
@@ -161,7 +162,7 @@ def _parse_words(words: list[str]) -> tuple[PublicKey, ...]:
 
 
 def _words_in(path: str) -> list[str]:
-    """Return the words in a file of keys, without comments."""
+    """Return the words in a file of keys, without comments. See `_read_text` for the exceptions."""
     return _split_words(line.partition("#")[0] for line in _read_text(path).splitlines())
 
 
@@ -219,16 +220,20 @@ def trusted_keys_path() -> str:
 def trusted_keys() -> tuple[PublicKey, ...] | None:
     """Return the keys in the user's file of trusted keys, one on each line; None if the file does not exist.
 
-    Raise `ValueError` if a line of the file is not a key, or `OSError` if the file cannot be read.
+    Raise `SettingError` if a line of the file is not a key, or `OSError` if the file cannot be read.
     """
     path = trusted_keys_path()
-    return read_public_keys(path) if os.path.exists(path) else None
+    try:
+        return read_public_keys(path) if os.path.exists(path) else None
+    except ValueError as error:
+        reraise_interrupt(error)
+        raise SettingError(f"the file of trusted keys {path} cannot be used ({error}): correct its lines") from error
 
 
 def add_trusted_key(key: PublicKey) -> str:
     """Add a key to the user's file of trusted keys unless it is already there. Create the file if necessary, and return its path.
 
-    Raise `ValueError` if a line of the file is not a key, or `OSError` if the file cannot be read or written.
+    Raise `SettingError` if a line of the file is not a key, or `OSError` if the file cannot be read or written.
     """
     path = trusted_keys_path()
     if key not in (trusted_keys() or ()):

@@ -58,7 +58,7 @@ def read_rules(
 
 
 def _argument_or_setting(argument: Any, variable: str, read: Callable[[Any], _T]) -> _T | None:
-    """Parse an argument, or the setting if the argument is None, with `read`. Return None if neither is set."""
+    """Return an argument, or the setting for None, parsed with `read`; None if neither is set. Exceptions: see `from_environment`."""
     return from_environment(variable, read) if argument is None else read(argument)
 
 

@@ -46,7 +46,7 @@ def add_signature(content: bytes, key: SecretKey, keys: Iterable[PublicKey], mod
     """Return the content of a signature file after adding a signature by `key`.
 
     The new signature comes first, and replaces signatures in the name of `key`. Valid signatures by one of `keys` come next. At most 64
-    other signatures follow.
+    other signatures follow. Raise `MissingPackageError` if PyNaCl is not installed.
     """
     message = signed_message(module_id, requirement)
     valid, unknown = _partition_signatures(_decode_lines(content), keys, message)
@@ -58,6 +58,7 @@ def merge_signatures(stored: bytes, imported: bytes, keys: Iterable[PublicKey], 
     """Merge two signature files, and return the content of the merged file, without duplicate lines.
 
     Valid signatures by one of `keys` come first. At most 64 other signatures follow: those of `stored`, and at most 8 of `imported`.
+    Raise `MissingPackageError` if a signature must be checked and PyNaCl is not installed.
     """
     keys, message = tuple(keys), signed_message(module_id, requirement)
     valid, unknown = _partition_signatures(_decode_lines(stored), keys, message)
@@ -79,7 +80,10 @@ def _valid_lines(lines: Iterable[_Line], key: PublicKey, message: bytes) -> list
 
 
 def is_signed(content: bytes, keys: Iterable[PublicKey], module_id: bytes, requirement: str) -> bool:
-    """Return whether a signature file contains a valid signature of a module by one of these keys, in the name of the key."""
+    """Return whether a signature file contains a valid signature of a module by one of these keys, in the name of the key.
+
+    Raise `MissingPackageError` if a signature must be checked and PyNaCl is not installed.
+    """
     message = signed_message(module_id, requirement)
     lines = _decode_lines(content)
     return any(_valid_lines(lines, key, message) for key in keys)

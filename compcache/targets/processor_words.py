@@ -101,7 +101,7 @@ def missing(features: str, processor: Processor) -> tuple[str, ...]:
     items = features.rpartition(";")[2].split(",")
     absent_items = [item for item in items if not processor.meets(item)]
     names = sorted(required(names_in(features)))
-    if all(item.startswith("same:") for item in absent_items):
+    if all(item.startswith("same:") for item in absent_items):  # the features that no word describes
         return tuple([name for name in names if name not in known_words])
     absent = [name for name in names if name in known_words and not processor.meets(known_words[name])]
     return tuple(absent or absent_items)

@@ -550,7 +550,7 @@ def _read_contained(store: Store, names: Iterable[str]) -> set[str]:
 
 
 def _smallest_files(store: Store, names: Iterable[str]) -> list[str]:
-    """Return the smallest files: the first four, and each further file up to the first that is more than twice as large as all before it.
+    """Return the smallest files: four, and each further file before the first that is more than twice as large as all smaller ones.
 
     Missing files are left out.
     """

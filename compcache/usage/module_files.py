@@ -172,7 +172,7 @@ class _StoredList:
         return read_at(self._files, self._opened, offset, size)
 
     def _index_directories(self, size: int) -> None:
-        """Record the position of each directory in the stored list, up to the first incomplete directory."""
+        """Record the positions of the directories in the stored list, of 256 at most, up to the first incomplete directory."""
         offset = len(_MAGIC)
         while offset < size:
             head = self._read_bytes(offset, _DIRECTORY.size)
@@ -215,7 +215,7 @@ def _encode_directory(name: str, changed: int, modules: dict[bytes, FileStatus])
 
 
 def _write_list(store: Store, content: Scratch) -> None:
-    """Write the stored list. A failure is ignored, because the next tool can read the status of every file again."""
+    """Write the stored list, unless the cache is read-only. A failure is ignored: the next tool can read every file's status again."""
     if store.readonly:
         return
     with suppress(OSError):

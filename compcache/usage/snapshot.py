@@ -88,13 +88,13 @@ class Slice:
         self.present = present
 
     def rows(self) -> dict[bytes, Row]:
-        """Return the rows of the readable modules, in the order of `present`. Rows of listed packs lack their entries."""
+        """Return the rows of the readable modules. Rows of listed packs lack their entries. Exception: see `_record_unlisted`."""
         listed_rows = self._slices.lists.rows_of_directory(self.first)
         unlisted = self._record_unlisted(listed_rows)
         return {module_id: row for module_id in self.present if (row := listed_rows.get(module_id) or unlisted.get(module_id)) is not None}
 
     def kinds(self) -> dict[bytes, bool]:
-        """Return for each readable module whether it is a pack."""
+        """Return for each readable module whether it is a pack. See `_record_unlisted` for the exception."""
         listed_kinds = self._slices.lists.pack_flags_of_directory(self.first)
         unlisted = {module_id: row.is_pack for module_id, row in self._record_unlisted(listed_kinds).items()}
         return {module_id: is_pack for module_id, is_pack in {**listed_kinds, **unlisted}.items() if module_id in self.present}

@@ -32,7 +32,7 @@ def cache_stats(store: Store, max_size: int | None, since: float | None = None, 
     """Fold the statistics files, and return the content of the cache with the statistics of all processes.
 
     `max_size` is the size limit passed to `Cache`, in bytes; None for the limit in the settings. Events count from the time `since`, in
-    seconds since the epoch; None counts all events. Raise `TypeError` if `since` is not a time.
+    seconds since the epoch; None counts all events. Raise `TypeError` if `since` is not a time, or the errors of `effective_limit`.
     """
     counts = count_modules(store, progress)
     slices = Slices(store, progress)

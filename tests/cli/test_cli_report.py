@@ -88,6 +88,7 @@ def test_the_data_are_what_was_counted(told: Path) -> None:
     assert sum(p["saved_seconds"] for p in story["periods"]) == pytest.approx(12)
     assert {group["name"] for group in story["packages"]} == {"linalg", "stats", EVIL}
     assert sum(group["size"] for group in story["packages"]) == pytest.approx(stats["size"], abs=8)
+    assert sum(group["number"] for group in story["packages"]) == stats["realizations"] == stats["functions"] + 1
     assert [row["name"] for row in story["duplicates"]] == ["linalg.dot"]
     assert story["duplicate_modules"] == 1
     assert len(story["biggest"]) == 5
@@ -109,6 +110,7 @@ def test_the_page_tells_the_story_in_words_charts_and_tables(drawn: str) -> None
     found = Reader(drawn)
     for text in ("87.0%", "80 of 92 requests", "prune --duplicates", "Misses by reason", "compcache check", "linalg.norm", r"\x1b[1m"):
         assert text in found.text, text
+    assert '<th scope="col" class="number">realizations</th>' in drawn.partition('id="packages"')[2].partition("</figure>")[0]
     assert "\x1b" not in drawn
     assert found.tags.count("figure") == 7
     assert found.tags.count("svg") == 14  # each for wide and for narrow windows

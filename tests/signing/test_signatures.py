@@ -236,6 +236,11 @@ def test_the_commands_make_show_and_trust_keys(tmp_path: Path, directory: Path) 
     trusted.write_text(f"{public}\n", encoding="utf-8")
     assert compcache("key", "show", **home).out.split() == [public]
     assert compcache("key", "trust", "rubbish", **home).status == 2
+    trusted.write_text(f"{public}\nrubbish\n", encoding="utf-8")
+    for arguments in (("key", "show"), ("key", "trust", OTHER_PUBLIC), ("import", tmp_path / "app.ccb")):
+        outcome = compcache(*arguments, **home)
+        assert (outcome.status, str(trusted) in outcome.err, "Traceback" in outcome.err) == (2, True, False)
+    trusted.write_text(f"{public}\n", encoding="utf-8")
     publish(directory, "f", key=f"@{secret}")
     with Cache(directory, trusted_keys=f"@{tmp_path}/config/compcache/trusted-keys") as cache:
         assert cache.get_target("f")(3) == 3

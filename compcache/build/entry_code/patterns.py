@@ -370,7 +370,7 @@ class _Pattern:
             self._call_constructor(result, llvm_type)
 
     def _call_constructor(self, result: Type, llvm_type: str) -> None:
-        """Emit the creation of the Python object for the number or pointer in the first argument."""
+        """Emit the creation of the Python object for the number or pointer in the first argument. Of an i1, only the lowest bit counts."""
         assembler = self._assembler
         first, kind = assembler.arguments[0], result.kind
         if kind == CSTR:

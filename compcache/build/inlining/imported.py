@@ -168,7 +168,7 @@ class _BodyLinker:
         return True
 
     def _is_platform_function(self, native: str) -> bool:
-        """Return whether a symbol refers to the platform's function in this module."""
+        """Return whether a symbol refers to the platform's function in this module. The result is False if that is not certain."""
         resolution = self._resolution
         if any(native in symbols for symbols in (self._own, resolution.imports, resolution.storage, resolution.null)):
             return False

@@ -393,7 +393,10 @@ class _Reader:
         return " ".join([line[:end], *dict.fromkeys(attribute_words)]) + line[end:]
 
     def _constant_text(self, line: str, written: str) -> str:
-        """Return the definition of a private constant under another name. Raise `_NotOffered` if its address may be compared."""
+        """Return the definition of a private constant under another name.
+
+        Raise `_NotOffered` if its address may be compared, or it is large, contains addresses, or has a section or metadata of its own.
+        """
         head = line.partition(" = ")[2]
         match = _CONSTANT.match(head)
         if match is None or match[1] is None or "local_unnamed_addr" in head[: match.end()] or len(line) > _MOST_CONSTANT:

@@ -104,7 +104,7 @@ def replace_large_variables(module: Any, context: Any, size: int, check: Callabl
 
 
 def with_data(obj: bytes, data: Mapping[str, bytes]) -> bytes:
-    """Return the object with the values restored that were removed from its module. `data` maps each section to its value."""
+    """Return the object with the values that were removed from its module: `data`, by section. Raise `FormatError` if it is not valid."""
     return with_sections(obj, data) if data else obj
 
 
@@ -129,7 +129,7 @@ def _placeholder_text(module: Any, context: Any, sizes: Mapping[str, int]) -> st
 def _emit_variables(module: Any, context: Any, names: set[str], *, has_aliases: bool) -> bytes:
     """Return an object that contains only the variables in `names`, and the functions if the module has aliases (`has_aliases`).
 
-    All other definitions become internal, so that LLVM removes them as dead code.
+    All other definitions become internal, so that LLVM removes them as dead code, or `available_externally`, so that it does not emit them.
     """
     copy = codegen.copy(module, context)
     for value in [*copy.functions, *copy.global_variables]:

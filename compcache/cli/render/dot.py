@@ -38,5 +38,6 @@ def _node_attributes(node: GraphNode) -> str:
 
 
 def _quote(text: str) -> str:
+    """Return a text as a quoted string in DOT. Other control characters than line breaks become question marks."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return '"' + "".join(char if char.isprintable() else "?" for char in escaped) + '"'

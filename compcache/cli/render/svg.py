@@ -68,5 +68,5 @@ def _node_element(node: GraphNode, box: Box) -> str:
 
 
 def _replace_control_characters(text: str, keep: str = "") -> str:
-    """Return a text without control characters except `keep`. XML 1.0 cannot contain control characters, not even escaped."""
+    """Replace control characters except `keep` by the replacement character. XML 1.0 cannot contain them, not even escaped."""
     return "".join(character if character.isprintable() or character in keep else "\N{REPLACEMENT CHARACTER}" for character in text)

@@ -78,7 +78,7 @@ def charts(story: Story) -> list[Chart]:
         drawable.append(_seconds_chart(steps))
     if story.packages:
         drawable += [
-            _groups_chart("packages", "Size by package", story.packages, "functions", "package"),
+            _groups_chart("packages", "Size by package", story.packages, "realizations", "package"),
             _groups_chart("last-use", "Size by last use", story.last_uses, "modules", "last use", join_last=False),
         ]
     if any(step.added or step.evicted for step in steps):
@@ -87,7 +87,7 @@ def charts(story: Story) -> list[Chart]:
 
 
 def draw(chart: Chart) -> str:
-    """Return the HTML of a chart: an SVG element for wide windows and one for narrow windows."""
+    """Return the HTML of a chart: an SVG element for wide windows and one for narrow windows. `can_draw` must be true."""
     return "".join(f'<div class="{name}">{_chart_as_svg(chart, width)}</div>' for name, width in (("wide", _WIDE), ("narrow", _NARROW)))
 
 
@@ -111,12 +111,12 @@ def _chart_as_svg(chart: Chart, width: int) -> str:
 
 
 def _equal_steps(story: Story) -> list[_Step]:
-    """Return the counters of a story in steps of equal length, empty steps included."""
+    """Return the counters of a story in steps of equal length, empty steps included; no steps for a story without periods."""
     if not story.periods:
         return []
     span = max(story.created - story.periods[0].start, 1)
     length = next(step for longest, step in _STEPS if span <= longest)
-    offset = _utc_offset(story.created) if length > _HOUR else 0
+    offset = _utc_offset(story.created) if length > _HOUR else 0  # steps of days begin at local midnight
     last_step = int(story.created + offset) // length
     first_step = min(int(story.periods[0].start + offset) // length, last_step + 1 - _LEAST_STEPS)
     starts = [number * length - offset for number in range(first_step, last_step + 1)]

@@ -53,7 +53,7 @@ def command(session: Session, output: str | None, since: float | None, limit: in
 
 
 def _write_page(parts: Iterable[str], output: str | None) -> None:
-    """Write the parts of a page to a file, or to standard output without a file."""
+    """Write the parts of a page to a file; to standard output for None or "-"."""
     text = "".join(parts)
     if output in (None, "-"):
         sys.stdout.write(text)

@@ -30,7 +30,7 @@ _AGES = (("today", 1), ("this week", 7), ("this month", 30), ("this quarter", 90
 
 
 class Group(NamedTuple):
-    """The `number` of modules or functions with a common property, and their total `size` in bytes."""
+    """The `number` of modules or realizations with a common property, and their total `size` in bytes."""
 
     name: str
     size: int

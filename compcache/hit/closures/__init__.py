@@ -20,7 +20,7 @@ __all__ = ["HEAD", "MAGIC", "SEAL_SIZE", "keep_sealed", "read_sealed", "seal"]
 
 MAGIC = b"CCCLOSE6"
 SEAL_SIZE = DIGEST_SIZE
-#: The limit of such files in a directory.
+#: The most sealed files that a directory keeps.
 _MOST_KEPT = 512
 #: The linked closure, the state of the index, whether the closure is valid, and how many of the modules after the head it
 #: contains whole.

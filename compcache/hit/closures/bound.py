@@ -145,8 +145,8 @@ class BoundNames:
     def bind(self, chosen: dict[str, Choice], closures: Container[bytes]) -> dict[str, Binding]:
         """Return the bindings that a load adds, by name. `closures` has the module_ids of linked closures.
 
-        Variables get no bindings, and names that are bound to the chosen modules already get no further ones. A copy in a closure gets no
-        binding if its records cannot be read.
+        Variables and the further nodes of a plan get no bindings, and names that are bound to the chosen modules already get no further
+        ones. A copy in a closure gets no binding if its records cannot be read.
         """
         added: dict[str, Binding] = {}
         for name, choice in chosen.items():
@@ -160,7 +160,7 @@ class BoundNames:
         return added
 
     def updates(self, added: dict[str, Binding]) -> tuple[dict[str, Binding], dict[str, Binding]]:
-        """Count a load that commits bindings in `changes`, and give the bindings this number.
+        """Increase `changes`, the number of loads that commit bindings, and give the added bindings this number.
 
         Return the table of bindings, and the new rows, which the caller adds to the table while it holds the loader's lock.
         """

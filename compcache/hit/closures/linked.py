@@ -92,7 +92,7 @@ class LinkedClosures:
         return not self._early.isdisjoint(modules) or self._are_in_other_closure(modules, module_id)
 
     def _are_in_other_closure(self, modules: Iterable[bytes], module_id: bytes) -> bool:
-        """Return whether a loaded closure other than this one contains one of these modules."""
+        """Return whether a loaded closure other than this one contains one of these modules whole."""
         containers = [container for key in modules if (container := self.closure_with(key)) is not None]
         return any(container.module_id != module_id for container in containers)
 
@@ -191,7 +191,7 @@ class LinkedClosures:
                     reraise_interrupt(error)
 
     def __contains__(self, module_id: object) -> bool:
-        """Return whether the loader has met the module as a linked closure."""
+        """Return whether the module is a linked closure that this loader has found valid, in this or an earlier state of the index."""
         return module_id in self._parts
 
     def kept_file(self, module_id: bytes) -> ModuleFile | None:

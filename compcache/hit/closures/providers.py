@@ -41,7 +41,7 @@ def refuse_second_provider(loader: Loader, source: Source) -> None:
 
 
 def defines_for_all(loader: Loader, source: Source, offset: int) -> bool:
-    """Return whether the record at `offset` defines a variable for all modules, which linkers do not merge with other definitions."""
+    """Return whether the record at `offset` defines a variable that linkers do not merge. See `decode_function` for the exception."""
     return decode_function(source.read_record(loader.store, offset)).signature.startswith(VARIABLE)
 
 

@@ -37,7 +37,7 @@ _REMEMBERED = 1 << 16
 def check_index(state: CheckState) -> tuple[int, dict[str, int]]:
     """Compare the index with the modules. If they differ and repair is requested, rebuild the index.
 
-    The entries of data are added to `state.indexed`, which has the functions.
+    The entries of data in packs are added to `state.indexed`, which has the functions and the other entries.
 
     Return the number of index entries that were read, and counts for the report. Raise `StorageError` if the index cannot be read.
     """
@@ -76,7 +76,7 @@ def _still_missing(state: CheckState, entries: set[bytes]) -> set[bytes]:
 
 
 def _change_time(store: Store, module_id: bytes) -> float:
-    """Return when a module's file was changed, in seconds since the epoch; 0.0 if the module has no file."""
+    """Return when a module's file was changed, in seconds since the epoch; 0.0 if the file has no readable status."""
     with suppress(OSError):
         return store.files.stat(store.module_path(module_id)).st_ctime
     return 0.0
@@ -167,7 +167,7 @@ def encode_entry(name: str, module_id: bytes, offset: int) -> bytes:
 
 
 def _count_unverified(state: CheckState, segments: list[Segment]) -> int:
-    """Return the number of modules without a valid stamp. Modules with a reported problem are not counted."""
+    """Return the number of modules without a valid stamp and without a reported problem. See `all_entries` for the exception."""
     unverified = 0
     entries = heapq.merge(*[all_entries(segment.modules) for segment in segments])
     entry = next(entries, None)

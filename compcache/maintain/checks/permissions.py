@@ -21,7 +21,7 @@ __all__ = ["check_permissions"]
 def check_permissions(state: CheckState) -> tuple[int, dict[str, int]]:
     """Report directories of the cache in which other users could replace files. A repair of the mode removes all access of other users.
 
-    Return the number of directories that were checked, and no counts.
+    Return the number of directories that were checked, and no counts. Missing directories are skipped.
     """
     store = state.store
     checked = 0

@@ -164,7 +164,7 @@ def _has_only(state: CheckState, name: str, importer: bytes, realizations: Itera
 def check_statistics(state: CheckState) -> tuple[int, dict[str, int]]:
     """Check that the statistics can be decoded, and that the pinned functions are in the cache.
 
-    Return the number of statistics files, and counts for the report.
+    Return the number of statistics files, and counts for the report. See `pinned` for the exception.
     """
     uses = Uses(state.store, verify=True)
     pins = pinned(state.store)

@@ -109,7 +109,7 @@ def _print_verdict(verdict: Verdict) -> None:
 
 
 def _print_change(variant: Variant, indent: str) -> None:
-    """Print how a function differs from a variant stored before: each component, texts side by side."""
+    """Print how a function differs from a variant stored before. Differences of digests are printed only if there are no others."""
     description = f"{printable(short_name(variant.func_name))} (module {short_id(variant.module_id)}, {age_text(variant.created)} old)"
     if variant.differences is None:
         click.echo(f"{indent}the changes since {description} are not known: one of the two functions was stored without an Identity")

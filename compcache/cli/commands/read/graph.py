@@ -118,7 +118,7 @@ def _file_format(output: str | None) -> str:
 
 
 def _write_graph(graph: FunctionGraph, format_: str, title: str, sizes: Mapping[str, int]) -> None:
-    """Write a graph to standard output."""
+    """Write a graph to standard output. `title` and `sizes`, the sizes of modules in bytes by module_id, are for html."""
     if format_ == "json":
         print_json(graph)
         return

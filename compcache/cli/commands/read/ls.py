@@ -99,8 +99,8 @@ def _nothing_found_text(directory: str, patterns: tuple[str, ...], *, is_refused
 def _sort_rows(rows: Iterator[Any], sort: str, *, reverse: bool, limit: int | None, is_refused: bool) -> Iterator[Any]:
     """Return the rows in the order `sort`, the value of --sort, or in the opposite order if `reverse` is true.
 
-    Rows of functions and modules may not fit into memory, so return only the first `limit` of them. Return all rows of refused functions
-    (`is_refused`).
+    Rows of functions and modules may not fit into memory, so if they are sorted, return only the first `limit` of them. Rows in the order
+    of their names, and rows of refused functions (`is_refused`), are all returned.
     """
     if sort == "name" and not reverse:
         return rows  # rows are read in the order of their names

@@ -28,7 +28,7 @@ _SECONDS = "_seconds"
 
 
 def _url_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option --remote to a command."""
+    """Add the option --remote to the function of a command, and return the function."""
     return click.option(
         "--remote", "url", metavar="URL", help="The remote store, or several stores separated by spaces. Default: $COMPCACHE_REMOTE."
     )(function)
@@ -168,7 +168,7 @@ def gc(
 
 
 def _require_remote(cache: Cache, url: str | None) -> RemoteStore:
-    """Return the remote stores of a cache. Raise `click.UsageError` if there are none, whether by `url` (--remote) or by the settings."""
+    """Return the remote stores of a cache. Raise `click.UsageError` if neither `url` (--remote) nor a setting names one, or all are off."""
     if cache.remote is None and (url or setting("COMPCACHE_REMOTE")):
         raise click.UsageError("COMPCACHE_REMOTE_MODE=off disables the remote store: set this variable to read or write")
     if cache.remote is None:

@@ -65,9 +65,9 @@ def _remove_derived(session: Session, names: list[str], *, as_json: bool) -> int
 
 
 def _remove_functions(cache: Cache, names: list[str], *, force: bool) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
-    """Remove functions, importers before the functions that they import. See `Cache.remove` for `force`.
+    """Remove functions and groups, importers before the functions that they import. See `Cache.remove` for `force`.
 
-    Return the removed modules by function, and the reason for each function that was kept.
+    Return the removed modules by name, and the reason for each function or group that was kept.
     """
     removed: dict[str, tuple[str, ...]] = {}
     reasons = dict.fromkeys(names, "")
