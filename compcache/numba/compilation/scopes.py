@@ -17,10 +17,12 @@ from hashlib import blake2b
 from pickle import PicklingError
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from numba.core.dispatcher import ObjModeLiftedWith
 from numba.core.extending import _Intrinsic
 from numba.core.registry import cpu_target
 from numba.core.types import Type
 
+from compcache.numba.compilation.copied_objects import copied_variables
 from compcache.numba.compilation.former_runs import former_attributes
 from compcache.numba.fingerprints.examined import remember_during_look_up
 from compcache.numba.fingerprints.fingerprint import fingerprint
@@ -209,12 +211,17 @@ def storing_scope() -> Iterator[None]:
 def reduce_to_name(value: Any) -> Any:
     """Return how Numba's pickler must pickle a class, an intrinsic or a jitclass's type by name, in code and in entries.
 
+    The code of a block in object mode is pickled, too. The running compilations are not cached if it would contain copies of objects.
+
     Returns:
         The function and the arguments that look up the name; NotImplemented for a class that the pickler must look up by name itself. None
         for any other value, which Numba pickles in its own way, or if this thread neither compiles nor stores a function.
     """
     if not (_state.scopes or _state.running_stores):
         return None
+    if isinstance(value, ObjModeLiftedWith):
+        for name in copied_variables(value):
+            _record_problem(f"a block in object mode reads {name!r}, of which another process would read a copy: use a global instead")
     if isinstance(value, type):
         return _reduce_class(value)
     if isinstance(value, Type):
