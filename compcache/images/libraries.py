@@ -64,7 +64,7 @@ _ADVICE = (
     (("__zig_",), "compile with zig's option -fcompiler-rt, or pass the libcompiler_rt.a of zig's cache in archives="),
     (("__morestack",), "pass archives=['libgcc.a'] (`gcc --print-libgcc-file-name`)"),
     (
-        ("__asan_", "__hwasan_", "__lsan_", "__msan_", "__rtsan_", "__tsan_", "__sanitizer_"),
+        tuple([f"__{name}_" for name in "asan dfsan hwasan lsan memprof msan nsan rtsan safestack sanitizer tsan tysan".split()]),
         "compile without -fsanitize, because a program can load a sanitizer's runtime library only when it starts",
     ),
     (
