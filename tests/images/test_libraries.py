@@ -214,7 +214,7 @@ def test_missing_symbols_are_told_as_people_write_them_and_where_they_are(cache:
 def test_thread_local_variables_of_sanitizers_are_told_as_their_functions(cache: Cache, more: str) -> None:
     """Clang lists the variable as used, so that its own optimizations keep it."""
     code = "@__hwasan_tls = external thread_local(initialexec) global i64\ndefine ptr @f() {\n  ret ptr @__hwasan_tls\n}\n"
-    with pytest.raises(UndefinedSymbolError, match="'__hwasan_tls'.* without -fsanitize"):
+    with pytest.raises(UndefinedSymbolError, match=r"'__hwasan_tls'.* without -fsanitize"):
         cache.add_module(ModuleSource(code + more))
 
 
