@@ -198,16 +198,16 @@ def _with_calls(chunk: str, name: str, value: str) -> str:
     chunk = re.sub(rf"^{use} = [^\n]*\n", "", chunk, count=1, flags=re.MULTILINE)
     call = f"call ptr {_reference_text(ADDRESS_OF + name)}()"
     chunk = re.sub(_INTRINSIC.format(name=use), lambda _: call, chunk)
-    if not re.search(use, chunk):
-        return chunk
+    uses = re.compile(rf'({use})|"[^"]*"')  # strings, which are no uses, are skipped
     start = chunk.rfind("\ndefine ") + 1
     head, brace, body = chunk[start:].partition("{\n")
-    if not brace or re.search(use, chunk[: len(chunk) - len(body)]):
+    if any(match[1] for match in uses.finditer(chunk[: len(chunk) - len(body)])):
         raise CompileError(
             f"the module cannot be compiled, because a variable's initializer contains the address of {name!r}, a thread-local variable of "
             "another module: assign the address in a function"
         )
-    return chunk[:start] + head + brace + _with_call_at_start(re.sub(use, value, body), value, call)
+    changed = uses.sub(lambda match: value if match[1] else match[0], body)
+    return chunk if changed == body else chunk[:start] + head + brace + _with_call_at_start(changed, value, call)
 
 
 def _with_call_at_start(body: str, value: str, call: str) -> str:

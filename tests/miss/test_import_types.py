@@ -162,3 +162,13 @@ def test_thread_local_variables_are_shared_whatever_the_name(cache: Cache, name:
     use = f'@"{name}" = external thread_local global i64\ndefine i64 @use() {{\n  %r = load i64, ptr @"{name}"\n  ret i64 %r\n}}\n'
     cache.add_modules([ModuleSource(f'@"{name}" = thread_local global i64 4\n'), ModuleSource(use)])
     assert cache.get_target("use")() == 4
+
+
+def test_strings_are_no_uses_of_thread_local_variables(cache: Cache) -> None:
+    use = (
+        '@text = constant [6 x i8] c"a@v =\\00"\n@v = external thread_local global i64\ndefine i64 @use() {\n  %p = alloca [3 x i8]\n'
+        '  store [3 x i8] c"@v\\00", ptr %p\n  %c = load i8, ptr %p\n  %z = zext i8 %c to i64\n  %y = load i64, ptr @v\n'
+        "  %r = add i64 %y, %z\n  ret i64 %r\n}\n"
+    )
+    cache.add_modules([ModuleSource("@v = thread_local global i64 4\n"), ModuleSource(use, optimize=0)])
+    assert cache.get_target("use")() == 4 + ord("@")
