@@ -44,6 +44,7 @@ _MODEL = re.compile(rf"^({_NAME} = {_WORDS}thread_local)\((?:localexec|initialex
 _PIE_LEVEL = re.compile(r'(!"PIE Level", i32) [12]\b')
 _LIST = re.compile(r"^@llvm\.global_(ctors|dtors) = appending global [^\n]*$", re.MULTILINE)
 _ITEM = re.compile(rf"\{{ i32 (\d+), ptr ({_NAME}), ptr ({_NAME}|null) \}}")
+_USED_LIST = re.compile(r"^@llvm\.(?:compiler\.)?used = [^\n]*", re.MULTILINE)
 _USED = re.compile(r"^@llvm\.used = appending global \[\d+ x ptr\] \[([^\n]*)\], section \"llvm\.metadata\"$", re.MULTILINE)
 _ALIAS = re.compile(rf"^({_NAME}) = ({_WORDS})(alias|ifunc) ([^\n]*), ptr ([^\n]*)$", re.MULTILINE)
 _OPERATIONS = r"getelementptr(?: inbounds| nuw| nusw| inrange\(-?\d+, -?\d+\))*|ptrtoint|ptrtoaddr|inttoptr|bitcast|addrspacecast|trunc|(?:add|sub|xor)(?: nuw| nsw)*"  # noqa: E501
@@ -198,6 +199,7 @@ def _with_calls(chunk: str, name: str, value: str) -> str:
     chunk = re.sub(rf"^{use} = [^\n]*\n", "", chunk, count=1, flags=re.MULTILINE)
     call = f"call ptr {_reference_text(ADDRESS_OF + name)}()"
     chunk = re.sub(_INTRINSIC.format(name=use), lambda _: call, chunk)
+    chunk = _USED_LIST.sub(lambda match: re.sub(use, lambda _: _reference_text(ADDRESS_OF + name), match[0]), chunk)
     uses = re.compile(rf'({use})|"[^"]*"')  # strings, which are no uses, are skipped
     start = chunk.rfind("\ndefine ") + 1
     head, brace, body = chunk[start:].partition("{\n")

@@ -287,8 +287,7 @@ def imported_thread_locals(
     """Return the declared thread-local variables that modules define, not libraries.
 
     `is_cached` returns whether the cache has a name, and `is_beside` whether a source that is added together with this source defines a
-    symbol. Raise `LibraryError` if a library cannot be opened, or `UndefinedSymbolError` if only a compiler's runtime library defines
-    one of the variables.
+    symbol. Raise `LibraryError` if a library cannot be opened.
     """
     opened_libraries = open_libraries(requests.libraries)
 
@@ -302,13 +301,9 @@ def imported_thread_locals(
             return False
         if is_cached(ADDRESS_OF + name):
             return True
-        if platform_symbols.in_process(name) or library_with(name, loaded_libraries()) is not None:
-            return False
-        if advice_on_runtime_library(name) is not None:
-            raise undefined_symbols_error([name], ())
-        return True
+        return not platform_symbols.in_process(name) and library_with(name, loaded_libraries()) is None
 
-    return frozenset(filter(is_of_module, sorted(declared)))
+    return frozenset(filter(is_of_module, declared))
 
 
 def _require_same_thread_locality(missing: Iterable[str], cached_among: Callable[[list[str]], Collection[str]]) -> None:
@@ -530,7 +525,7 @@ def _undefined_message(missing: list[str], unused: Collection[str], functions: C
 
 def _advice_on_symbol(name: str, *, is_function: bool) -> str:
     """Return what to do about an undefined symbol. `is_function` is whether the module calls it."""
-    advice = advice_on_runtime_library(name)
+    advice = advice_on_runtime_library(name.removeprefix(ADDRESS_OF))
     if advice is not None:
         return advice
     if name.startswith(ADDRESS_OF):

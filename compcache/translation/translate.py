@@ -206,8 +206,7 @@ def _with_thread_locals(printed: str, request: Request) -> tuple[str, Request]:
     """Share thread-local variables through functions that return their addresses. Return the new text of the module and the new request.
 
     The module defines such functions for its own variables, and calls those of other modules in place of the variables that it imports.
-    Raise `LibraryError` if a library cannot be opened, `UndefinedSymbolError` if a runtime library that is not loaded must define a
-    variable, or `CompileError` if a use of an imported variable cannot be rewritten.
+    Raise `LibraryError` if a library cannot be opened, or `CompileError` if a use of an imported variable cannot be rewritten.
     """
     declared, defined = pic.shared_thread_locals(ir_text.lines_of_variables(printed))
     if not request.shared or not (declared or defined):
