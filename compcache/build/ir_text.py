@@ -32,8 +32,8 @@ _REFERENCE = re.compile(r'@(?:"([^"]*)"|([-$._A-Za-z0-9]+))|"[^"]*"')
 _TOKEN = re.compile(r'@"[^"]*"|@[-$._A-Za-z0-9]+|"[^"]*"')
 _ESCAPE = re.compile(r"\\(\\|[0-9A-Fa-f]{2})")
 _NESTED = re.compile(r'[(\[{<"]')
-_PRINTABLE = frozenset(range(32, 127)) - {34, 92}  # no quotes, no backslashes
-_PLAIN = re.compile(r"[-$._A-Za-z][-$._A-Za-z0-9]*\Z")
+_IN_QUOTES = {byte: chr(byte) for byte in range(32, 127)} | {ord('"'): "\\22", ord("\\"): "\\\\"}
+_PLAIN = re.compile(r"[-._A-Za-z][-._A-Za-z0-9]*\Z")  # LLVM reads "$" without quotes, but prints it with quotes
 #: Metadata attachments stand between ``declare`` and the linkage of a declaration (`!dbg !7`, `!callback !2`).
 ATTACHMENTS = r"(?:![-$._\\A-Za-z0-9]+ !(?:\d+|\w*\([^)]*\)) )*"
 _ATTACHMENTS = re.compile(ATTACHMENTS)
@@ -136,7 +136,7 @@ def quote(name: str) -> str:
     if _PLAIN.match(name):
         return name
     data = name.encode("utf-8", "surrogateescape")
-    return '"' + "".join(chr(byte) if byte in _PRINTABLE else f"\\{byte:02X}" for byte in data) + '"'
+    return '"' + "".join([_IN_QUOTES.get(byte) or f"\\{byte:02X}" for byte in data]) + '"'
 
 
 def plain_head(head: str, symbol: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 from compcache.build.ir_text import add_attributes, lines_from, parse_head, quote, references, split_at
@@ -54,18 +55,10 @@ def without_tbaa_of_calls(text: str) -> str:
 
 
 def plain_declarations(text: str) -> str:
-    """Return the declarations of functions in printed code without what they promise and without names of types, one a line.
-
-    A declaration with a type that cannot be passed by value becomes a comment that names the function.
-    """
+    """Return the declarations of functions in printed code without what they promise and without names of types, one a line."""
     groups, types = _attribute_groups(text), named_types(text)
-    lines = []
-    for line in lines_from(text, "declare "):
-        if "@llvm." not in line:
-            lines.append(f"; @{quote(references(line)[0])}()")
-            with suppress(ValueError):
-                lines[-1] = _split_declaration(line, groups, types)[0]
-    return "\n".join(lines)
+    lines = [line for line in lines_from(text, "declare ") if "@llvm." not in line]
+    return "\n".join([_split_declaration(line, groups, types)[0] for line in lines])
 
 
 def declared_promises(text: str) -> dict[str, list[str]]:
@@ -98,7 +91,7 @@ def link_modules(declarations: Iterable[str], modules: Iterable[Any], context: A
 
 def _unite_declarations(lines: list[str]) -> str:
     """Return the first declaration in `lines` that is not optional, with all that they forbid. See `parse_head` for the exception."""
-    first = min(lines, key=lambda line: (line.startswith(";"), line.startswith(_OPTIONAL)))
+    first = min(lines, key=lambda line: line.startswith(_OPTIONAL))
     suffix, *suffixes = [parse_head(line).suffix for line in (first, *lines)]
     words = dict.fromkeys(word for other in suffixes for word in _ATTRIBUTE.findall(other) if _FORBIDS.match(word))
     added = [word for word in words if word not in _ATTRIBUTE.findall(suffix)]
@@ -111,19 +104,19 @@ def named_types(text: str) -> dict[str, str]:
 
 
 def expand_types(text: str, types: Mapping[str, str]) -> str:
-    """Replace named types by their definitions. Raise `ValueError` for an opaque or unknown type, or nesting of more than 8 types."""
-
-    def define(match: re.Match[str]) -> str:
-        definition = types.get(match[0], "opaque")
-        if definition == "opaque":
-            raise ValueError(f"the type {match[0]} is opaque or not defined")
-        return definition
-
-    for _ in range(8):
-        if "%" not in text:
-            return text
-        text = _TYPE_NAME.sub(define, text)
-    raise ValueError(f"the type {text} contains itself, or more than 8 types in each other")
+    """Replace named types by their definitions. Raise `ValueError` for a type that is opaque or unknown, or that contains itself."""
+    inner_names: dict[str, list[str]] = {}
+    waiting = _TYPE_NAME.findall(text)
+    for name in waiting:  # grows during the loop
+        if name not in inner_names:
+            if types.get(name, "opaque") == "opaque":
+                raise ValueError(f"the type {name} is opaque or not defined")
+            inner_names[name] = _TYPE_NAME.findall(types[name])
+            waiting += inner_names[name]
+    expanded: dict[str, str] = {}
+    for name in TopologicalSorter(inner_names).static_order():  # its CycleError is a ValueError
+        expanded[name] = _TYPE_NAME.sub(lambda match: expanded[match[0]], types[name])
+    return _TYPE_NAME.sub(lambda match: expanded[match[0]], text)
 
 
 def _attribute_groups(text: str) -> dict[str, list[str]]:
@@ -135,7 +128,7 @@ def _attribute_groups(text: str) -> dict[str, list[str]]:
 def _split_declaration(line: str, groups: Mapping[str, list[str]], types: Mapping[str, str] | None = None) -> tuple[str, list[str]]:
     """Return the line of a declaration without the attributes that promise something, and these attributes.
 
-    With `types`, the line has these definitions instead of named types. Raise `ValueError` for an opaque type.
+    With `types`, the line has these definitions instead of named types. Raise `ValueError` for a type that cannot be expanded.
     """
     head = parse_head(line.removeprefix("declare "))
     promises: list[str] = []

@@ -26,6 +26,8 @@ __all__ = [
 ]  # fmt: skip
 
 _NAME = r'@(?:"[^"]*"|[-$._A-Za-z0-9]+)'
+#: The linkage and the attributes between the name of a global value and what the value is.
+_WORDS = r"(?:[a-z_]+(?:\([a-z0-9]*\))? )*?"
 _DSO_LOCAL = re.compile(rf"^({_NAME} = (?:external|extern_weak)|declare {ATTACHMENTS}(?:extern_weak )?)\s?dso_local\b", re.MULTILINE)
 _HIDDEN = re.compile(
     rf"^({_NAME} = (?:external|extern_weak)|declare {ATTACHMENTS}(?:extern_weak )?)((?: ?dso_local)?) ?(?:hidden|protected)\b", re.MULTILINE
@@ -34,17 +36,17 @@ _HIDDEN = re.compile(
 _OF_IMAGE = "@__dso_handle = external hidden global"
 #: The linkages of changeable variables that a linker merges by name.
 _MERGED = re.compile(
-    rf"^({_NAME}) = (linkonce_odr|weak_odr|linkonce|weak|common) ((?:(?:dso_local|hidden|protected) )*)((?:[a-z_]+(?:\([a-z0-9]*\))? )*?)global ",  # noqa: E501
-    re.MULTILINE,
+    rf"^({_NAME}) = (linkonce_odr|weak_odr|linkonce|weak|common) ((?:(?:dso_local|hidden|protected) )*)({_WORDS})global ", re.MULTILINE
 )
-_THREAD_LOCAL = re.compile(rf"^({_NAME}) = (?:[a-z_]+(?:\([a-z]+\))? )*?thread_local\b", re.MULTILINE)
-_MODEL = re.compile(r"^(@[^\n]*?\bthread_local)\((?:localexec|initialexec|localdynamic)\)", re.MULTILINE)
+_THREAD_LOCAL = re.compile(rf"^({_NAME}) = {_WORDS}thread_local\b", re.MULTILINE)
+_MODEL = re.compile(rf"^({_NAME} = {_WORDS}thread_local)\((?:localexec|initialexec|localdynamic)\)", re.MULTILINE)
 #: The flag of code that was compiled for an executable. In such code, thread-local variables have fixed distances.
 _PIE_LEVEL = re.compile(r'(!"PIE Level", i32) [12]\b')
 _LIST = re.compile(r"^@llvm\.global_(ctors|dtors) = appending global [^\n]*$", re.MULTILINE)
 _ITEM = re.compile(rf"\{{ i32 (\d+), ptr ({_NAME}), ptr ({_NAME}|null) \}}")
+_USED_LIST = re.compile(r"^@llvm\.(?:compiler\.)?used = [^\n]*", re.MULTILINE)
 _USED = re.compile(r"^@llvm\.used = appending global \[\d+ x ptr\] \[([^\n]*)\], section \"llvm\.metadata\"$", re.MULTILINE)
-_ALIAS = re.compile(rf"^({_NAME}) = ([^\n]*?)\b(alias|ifunc) ([^\n]*), ptr ([^\n]*)$", re.MULTILINE)
+_ALIAS = re.compile(rf"^({_NAME}) = ({_WORDS})(alias|ifunc) ([^\n]*), ptr ([^\n]*)$", re.MULTILINE)
 _OPERATIONS = r"getelementptr(?: inbounds| nuw| nusw| inrange\(-?\d+, -?\d+\))*|ptrtoint|ptrtoaddr|inttoptr|bitcast|addrspacecast|trunc|(?:add|sub|xor)(?: nuw| nsw)*"  # noqa: E501
 #: The prefix of functions that return the address of a thread-local variable for the calling thread.
 ADDRESS_OF = "thread_local."
@@ -53,7 +55,7 @@ _CONSTANT = re.compile(rf"\b({_OPERATIONS}) \(([^()]*{re.escape(_ADDRESS)}[^()]*
 _BINARY = re.compile(r"(i\d+ [^,]+), i\d+ ([^,]+)\Z")
 _INTRINSIC = r"(?:tail |notail )?call [^\n@]*ptr @llvm\.threadlocal\.address\.p0\(ptr [^\n@]*{name}\)(?: #\d+)?"
 _LABEL = re.compile(r'(?:[-$._A-Za-z0-9]+|"[^"]*"):')
-_IFUNC = re.compile(rf"{_NAME[1:]} = (?:[a-z_]+(?:\([a-z]+\))? )*ifunc ")
+_IFUNC = re.compile(rf"{_NAME[1:]} = {_WORDS}ifunc ")
 _RUN_SECTION = re.compile(r', section "\.(?:(?:preinit|init|fini)_array|ctors|dtors)[".]')
 _DEFAULT_PRIORITY = 65535
 #: The functions that run the constructors of a module after its imports are bound, and its destructors before they are released.
@@ -197,16 +199,17 @@ def _with_calls(chunk: str, name: str, value: str) -> str:
     chunk = re.sub(rf"^{use} = [^\n]*\n", "", chunk, count=1, flags=re.MULTILINE)
     call = f"call ptr {_reference_text(ADDRESS_OF + name)}()"
     chunk = re.sub(_INTRINSIC.format(name=use), lambda _: call, chunk)
-    if not re.search(use, chunk):
-        return chunk
+    chunk = _USED_LIST.sub(lambda match: re.sub(use, lambda _: _reference_text(ADDRESS_OF + name), match[0]), chunk)
+    uses = re.compile(rf'({use})|"[^"]*"')  # strings, which are no uses, are skipped
     start = chunk.rfind("\ndefine ") + 1
     head, brace, body = chunk[start:].partition("{\n")
-    if not brace or re.search(use, chunk[: len(chunk) - len(body)]):
+    if any(match[1] for match in uses.finditer(chunk[: len(chunk) - len(body)])):
         raise CompileError(
             f"the module cannot be compiled, because a variable's initializer contains the address of {name!r}, a thread-local variable of "
             "another module: assign the address in a function"
         )
-    return chunk[:start] + head + brace + _with_call_at_start(re.sub(use, value, body), value, call)
+    changed = uses.sub(lambda match: value if match[1] else match[0], body)
+    return chunk if changed == body else chunk[:start] + head + brace + _with_call_at_start(changed, value, call)
 
 
 def _with_call_at_start(body: str, value: str, call: str) -> str:

@@ -525,7 +525,7 @@ def _undefined_message(missing: list[str], unused: Collection[str], functions: C
 
 def _advice_on_symbol(name: str, *, is_function: bool) -> str:
     """Return what to do about an undefined symbol. `is_function` is whether the module calls it."""
-    advice = advice_on_runtime_library(name)
+    advice = advice_on_runtime_library(name.removeprefix(ADDRESS_OF))
     if advice is not None:
         return advice
     if name.startswith(ADDRESS_OF):

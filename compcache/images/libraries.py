@@ -44,6 +44,8 @@ _RUNTIME_LIBRARIES = (
     (("_D3std",), "phobos2-ldc-shared"),
     (("$s", "swift_"), "swiftCore"),
 )  # fmt: skip
+#: The prefixes of clang's sanitizers, without underscores.
+_SANITIZERS = ("asan", "dfsan", "hwasan", "lsan", "memprof", "msan", "nsan", "rtsan", "safestack", "sanitizer", "tsan", "tysan")
 #: Advice about symbols that no shared library defines, by the prefixes of these symbols.
 _ADVICE = (
     (("_FortranA", "_QQ"), "pass archives=['libflang_rt.runtime.a'], or compile with compcache.clang"),
@@ -64,7 +66,7 @@ _ADVICE = (
     (("__zig_",), "compile with zig's option -fcompiler-rt, or pass the libcompiler_rt.a of zig's cache in archives="),
     (("__morestack",), "pass archives=['libgcc.a'] (`gcc --print-libgcc-file-name`)"),
     (
-        ("__asan_", "__hwasan_", "__lsan_", "__msan_", "__rtsan_", "__tsan_", "__sanitizer_"),
+        tuple([f"__{name}_" for name in _SANITIZERS]),
         "compile without -fsanitize, because a program can load a sanitizer's runtime library only when it starts",
     ),
     (

@@ -201,12 +201,21 @@ def using(symbol: str) -> ModuleSource:
         ("__ubsan_handle_nothing", r"libraries=\['ubsan'\]"),
         ("__ubsan_handle_nothing_minimal", r"libclang_rt.ubsan_minimal.* in archives="),
         ("__asan_nothing", "without -fsanitize"),
+        ("__safestack_nothing", "without -fsanitize"),
         ("nobody", "libraries="),
     ],
 )
 def test_missing_symbols_are_told_as_people_write_them_and_where_they_are(cache: Cache, symbol: str, advice: str) -> None:
     with pytest.raises(UndefinedSymbolError, match=advice):
         cache.add_module(using(symbol))
+
+
+@pytest.mark.parametrize("more", ["", '@llvm.compiler.used = appending global [1 x ptr] [ptr @__hwasan_tls], section "llvm.metadata"\n'])
+def test_thread_local_variables_of_sanitizers_are_told_as_their_functions(cache: Cache, more: str) -> None:
+    """Clang lists the variable as used, so that its own optimizations keep it."""
+    code = "@__hwasan_tls = external thread_local(initialexec) global i64\ndefine ptr @f() {\n  ret ptr @__hwasan_tls\n}\n"
+    with pytest.raises(UndefinedSymbolError, match=r"'__hwasan_tls'.* without -fsanitize"):
+        cache.add_module(ModuleSource(code + more))
 
 
 _RUST_USER = "declare void @_RNvC6_123foo3bar()\ndefine void @f() {\n  call void @_RNvC6_123foo3bar()\n  ret void\n}\n"

@@ -657,3 +657,17 @@ def test_only_llvms_thread_creates_modules_to_compare_code(cache: Cache, monkeyp
     cache.add_module(ModuleSource(DOUBLE))  # warns if the code differs
     assert threads
     assert threading.main_thread() not in threads
+
+
+@pytest.mark.parametrize("text", ["see alias f(x), ptr g", "an ifunc f(x), ptr r", "thread_local(localexec)", "extern_weak dso_local"])
+def test_strings_may_contain_words_of_llvm(cache: Cache, text: str) -> None:
+    """Also as names."""
+    cache.add_module(
+        ModuleSource(
+            f'@text = constant [{len(text)} x i8] c"{text}"\n@"{text}" = internal global i64 7\n'
+            "define i64 @at(i64 %i) {\n  %p = getelementptr i8, ptr @text, i64 %i\n  %c = load i8, ptr %p\n  %r = zext i8 %c to i64\n"
+            f'  store i64 %r, ptr @"{text}"\n  ret i64 %r\n}}\n'
+        )
+    )
+    at = cache.get_target("at")
+    assert "".join([chr(at(number)) for number in range(len(text))]) == text

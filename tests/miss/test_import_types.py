@@ -134,3 +134,41 @@ def test_thread_local_variables_are_no_others(cache: Cache, other: str) -> None:
     code = f"@v = external {other}global i64\ndefine i64 @g() {{\n  %y = load i64, ptr @v\n  ret i64 %y\n}}\n"
     with pytest.raises(SignatureMismatchError, match="thread-local"):
         cache.add_module(ModuleSource(code))
+
+
+#: Names that LLVM prints in quotes, or without them; names of Rust and Swift contain "$".
+_NAMES = ["plain.-_0", "-first", "0first", "$s1f", "_ZN1f17h$u7b$E", "a b", "\\C3\\A9", "\\22\\5C"]
+
+
+@pytest.mark.parametrize("name", _NAMES)
+@pytest.mark.parametrize(
+    ("defined", "use"),
+    [
+        ('@"{}" = constant i64 4\n', '@"{0}" = external global i64\ndefine i64 @use() {{\n  store i64 3, ptr @"{0}"\n  ret i64 0\n}}\n'),
+        (
+            'define i64 @"{}"(double %x) {{\n  ret i64 1\n}}\n',
+            'declare i64 @"{0}"(...)\ndefine i64 @use() {{\n  %r = call i64 (i64, ...) @"{0}"(i64 4)\n  ret i64 %r\n}}\n',
+        ),
+    ],
+)
+def test_uses_are_compared_whatever_the_name(cache: Cache, name: str, defined: str, use: str) -> None:
+    cache.add_module(ModuleSource(defined.format(name)))
+    with pytest.raises(SignatureMismatchError):
+        cache.add_module(ModuleSource(use.format(name)))
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_thread_local_variables_are_shared_whatever_the_name(cache: Cache, name: str) -> None:
+    use = f'@"{name}" = external thread_local global i64\ndefine i64 @use() {{\n  %r = load i64, ptr @"{name}"\n  ret i64 %r\n}}\n'
+    cache.add_modules([ModuleSource(f'@"{name}" = thread_local global i64 4\n'), ModuleSource(use)])
+    assert cache.get_target("use")() == 4
+
+
+def test_strings_are_no_uses_of_thread_local_variables(cache: Cache) -> None:
+    use = (
+        '@text = constant [6 x i8] c"a@v =\\00"\n@v = external thread_local global i64\ndefine i64 @use() {\n  %p = alloca [3 x i8]\n'
+        '  store [3 x i8] c"@v\\00", ptr %p\n  %c = load i8, ptr %p\n  %z = zext i8 %c to i64\n  %y = load i64, ptr @v\n'
+        "  %r = add i64 %y, %z\n  ret i64 %r\n}\n"
+    )
+    cache.add_modules([ModuleSource("@v = thread_local global i64 4\n"), ModuleSource(use, optimize=0)])
+    assert cache.get_target("use")() == 4 + ord("@")
