@@ -443,7 +443,6 @@ def _iterate_definitions(module: Any, values: ir_text.GlobalValues) -> Iterator[
 def _make_private(value: Any, *, internal: bool) -> None:
     """Make a definition invisible to other modules. `internal` lets LLVM also remove or inline it."""
     if internal:
-        value.visibility = "default"
-        value.linkage = _INTERNAL
+        value.linkage = _INTERNAL  # LLVM also makes its visibility the default
     else:
         value.visibility = "hidden"
