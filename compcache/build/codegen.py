@@ -19,7 +19,7 @@ from compcache.formats.host import platform_name
 from compcache.formats.makers import PACKAGE, Maker
 from compcache.images.embedded_bitcode import BITCODE_MAGIC, embedded_bitcode, holds_machine_code
 from compcache.images.llvm_thread import call_beside, call_in_caller, check_abandoned, in_llvm_thread
-from compcache.images.native_target import borrow_machine, data_layout, default_triple, initialize, note_module, target_machine
+from compcache.images.native_target import borrow_machine, data_layout, default_triple, initialize, note_module, note_text, target_machine
 from compcache.interrupts import reraise_interrupt
 from compcache.llvm import llvm
 from compcache.targets.cpu_table import table_of
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "borrow_machine", "call_beside", "call_in_caller", "check_triple", "copy", "data_layout", "emit_object", "initialize", "is_suspicious",
-    "llvm_version", "new_context", "optimize", "own_makers", "parse", "plain_source", "platform_of", "read_back", "run", "target_machine",
+    "llvm_version", "new_context", "note_text", "optimize", "own_makers", "parse", "plain_source", "platform_of", "read_back", "run",
+    "target_machine",
 ]  # fmt: skip
 
 _T = TypeVar("_T")
@@ -245,5 +246,4 @@ def _pipeline_options(level: int) -> Any:
 def emit_object(module: Any, machine: Any) -> bytes:
     """Return the relocatable object that a target machine emits for a module. The code generator may change the module."""
     check_abandoned()
-    note_module(module, machine)
     return bytes(machine.emit_object(module))

@@ -234,11 +234,13 @@ def require_unused(missing: Mapping[str, bool], optimized: str) -> None:
         raise undefined_symbols_error(used, [name for name in used if missing[name]])
 
 
-def _resolution_of(resolver: _Resolver, module: Any, functions: Iterable[str], variables: Collection[str], target_data: Any) -> Resolution:
+def _resolution_of(
+    resolver: _Resolver, module: Any, functions: Mapping[str, GlobalValue], variables: Collection[str], target_data: Any
+) -> Resolution:
     """Return the choices of a resolver, with the code that the module needs for them. `functions` and `variables` are declarations."""
     slots, storage = resolver.slots, resolver.storage
     thunks = tuple([name for name in functions if SLOT_PREFIX + name in slots or SLOT_PREFIX + name in storage])
-    support = _support_text(module, variables, slots, storage, thunks, target_data) if thunks or storage else ""
+    support = _support_text(module, functions, variables, slots, storage, thunks, target_data) if thunks or storage else ""
     static = resolver.static_symbols()
     if static:
         support = (support or target_text(module)) + static_runtime_text(static)
@@ -610,6 +612,7 @@ def _truncate_integer(definition: Integer, bits: int) -> Integer:
 
 def _support_text(
     module: Any,
+    functions: Mapping[str, GlobalValue],
     variables: Collection[str],
     slots: Mapping[str, str],
     storage: Mapping[str, tuple[GlobalDefinition, Storage]],
@@ -627,9 +630,7 @@ def _support_text(
             value = {"pointer": "ptr null", "int": f"i{8 * form.size} 0"}.get(form.form, f"[{form.size} x i8] zeroinitializer")
             align = _alignment_of(module.get_global_variable(name), target_data)
         lines.append(f"@{quote(name)} = hidden externally_initialized global {value}, align {align}")
-    for name in thunks:
-        function = module.get_function(name)
-        lines.append(_thunk_text(name, str(function), str(function.global_value_type)))
+    lines += [_thunk_text(name, functions[name].text, str(module.get_function(name).global_value_type)) for name in thunks]
     return "\n".join([*lines, ""])
 
 
@@ -641,9 +642,11 @@ def _alignment_of(variable: Any, target_data: Any) -> int:
 
 
 def _thunk_text(name: str, declaration: str, function_type: str) -> str:
-    """Return LLVM assembly that defines a declared function as a call through its slot. See `parse_head` for the exception."""
-    line = next(line for line in declaration.splitlines() if line.startswith("declare "))
-    head = parse_head(line[len("declare ") :])
+    """Return LLVM assembly that defines a function as a call through its slot. `declaration` is the line that declares the function.
+
+    See `parse_head` for the exception.
+    """
+    head = parse_head(declaration[len("declare ") :])
     prefix = " ".join(word for word in head.prefix.split(" ") if word not in _LINKAGE_WORDS)
     result = function_type[: _parameters_start(function_type)].rstrip()
     call_prefix = prefix.removesuffix(result).strip()

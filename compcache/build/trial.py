@@ -58,14 +58,14 @@ _FEW = 3
 _CONSTRAINT = re.compile(r"(?:[=+]?[&]?\*?(?:r|m|g|rm|imr|0|1|2|3)|~\{\w+\})\Z")
 _OPERAND = re.compile(r"(?:i8|i16|i32|i64|ptr)\b")
 _RESULT = re.compile(r"(?:void|i8|i16|i32|i64|ptr) \Z")
-#: Signs of constructs that LLVM translates only for some platforms, each with the pattern of the construct.
+#: Patterns of constructs that LLVM translates only for some platforms, each by a sign: a pattern with a plain start, for a fast search.
 _RARE = {
     ' gc "': re.compile(""),
     "vscale x ": re.compile(""),
-    " xor (": re.compile(""),  # a constant
-    "ptrtoint (": re.compile(r" to (?:<\d+ x )?i(?!(?:8|16|32|64)\b)\d+>?\)"),  # a constant of a width that no relocation has
+    r" xor \(": re.compile(""),  # a constant
+    r"ptrtoint \(": re.compile(r" to (?:<\d+ x )?i(?!(?:8|16|32|64)\b)\d+>?\)"),  # a constant of a width that no relocation has
     " = comdat ": re.compile(r" = comdat (?!any|nodeduplicate)"),
-    "cc": re.compile(
+    r"cc(?: ?\d+|\(\d+\))? ": re.compile(
         r"\b(?:define|declare|call|invoke|callbr) (?:[a-z]\w* ){0,20}?"
         r"(?!(?:fast|cold|tail|swift|swifttail|preserve_most)cc )(?:cc ?\d+|[a-z]\w*cc(?:\(\d+\))?) "
     ),
@@ -138,7 +138,7 @@ def is_rare(text: str, functions: Iterable[GlobalValue]) -> bool:
     `functions` are the functions of the module. LLVM ends the process for calling conventions and garbage collectors that the platform
     lacks, for intrinsics of other platforms, and for constants that no relocation can express.
     """
-    if any(sign in text and pattern.search(text) for sign, pattern in _RARE.items()):
+    if any(re.search(sign, text) and pattern.search(text) for sign, pattern in _RARE.items()):
         return True
     intrinsics = architecture(platform_name()).intrinsics or "llvm.none."
     return any(

@@ -14,11 +14,11 @@ from compcache.llvm import llvm
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["borrow_machine", "data_layout", "default_triple", "initialize", "note_module", "target_machine"]
+__all__ = ["borrow_machine", "data_layout", "default_triple", "initialize", "note_module", "note_text", "target_machine"]
 
 #: What LLVM may remember in a target machine: flags of the module, the attributes of the first function of a CPU, and the addresses of the
 #: objects in ``llvm.used``. X86TargetMachine::getSubtargetImpl and TargetLoweringObjectFileELF::getModuleMetadata are examples.
-_LEAVES_STATE = re.compile(r'^(?:![A-Za-z]|@llvm\.used |attributes #\d+ = \{.*")', re.MULTILINE)
+_LEAVES_STATE = re.compile(r'\n(?:![A-Za-z]|@llvm\.used |attributes #\d+ = \{.*")')
 _MOST_FUNCTIONS = 64
 
 
@@ -63,14 +63,23 @@ def borrow_machine(cpu: str, features: str, level: int) -> Iterator[Any]:
 
 
 def note_module(module: Any, machine: Any) -> None:
-    """Prevent the reuse of a borrowed machine unless the module that it is going to translate is plain and small.
+    """Prevent the reuse of a borrowed machine unless the module that it is going to translate is plain (`note_text`) and small.
 
-    A plain module has no named metadata, no attributes with values, and no variable ``llvm.used``. Other modules may change the code of
-    modules that the same machine translates later. Printing a module of many functions takes longer than creating a machine.
+    Printing a module of many functions takes longer than creating a machine.
     """
     if getattr(machine, "is_reusable", False):
-        is_small = next(itertools.islice(module.functions, _MOST_FUNCTIONS, None), None) is None
-        machine.is_reusable = is_small and not _LEAVES_STATE.search(str(module))
+        machine.is_reusable = next(itertools.islice(module.functions, _MOST_FUNCTIONS, None), None) is None
+        if machine.is_reusable:
+            note_text(str(module), machine)
+
+
+def note_text(text: str, machine: Any) -> None:
+    """Prevent the reuse of a borrowed machine unless the module that it is going to translate is plain. `text` is the printed module.
+
+    A plain module has no named metadata, no attributes with values, and no variable ``llvm.used``. Other modules may change the code of
+    modules that the same machine translates later.
+    """
+    machine.is_reusable = machine.is_reusable and not _LEAVES_STATE.search(text)
 
 
 def data_layout(machine: Any) -> str:

@@ -118,7 +118,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
         written = read_module(text)
     definitions = with_image_symbols(written, text)
     startup = _startup_functions(definitions, constructors, prepared.resolution)
-    code, module = _prepare_module(module, text, context, constructors, request)
+    code, module = _prepare_module(module, text, context, target, constructors, request)
     allowed = allowed_features(text)
     optional = own_features(allowed, prepared.exports, prepared.aliases, request.machine)
     if optional:
@@ -141,8 +141,12 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     )
 
 
-def _prepare_module(module: Any, text: str, context: Any, constructors: pic.Constructors, request: Request) -> tuple[bytes, Any]:
+def _prepare_module(
+    module: Any, text: str, context: Any, target: Any, constructors: pic.Constructors, request: Request
+) -> tuple[bytes, Any]:
     """Return the bitcode to store, b"" if none is stored, and the module to compile, whose constructors the dynamic linker finds.
+
+    Note the text of the module for LLVM's target machine `target`.
 
     Raise `CompileError` if LLVM cannot translate the inline assembly of the module.
     """
@@ -153,7 +157,9 @@ def _prepare_module(module: Any, text: str, context: Any, constructors: pic.Cons
     if request.keep_bitcode:
         code, module = _write_and_read_back(module, context)
     if constructors.functions():
-        module = codegen.parse(pic.with_init_arrays(text, constructors), context)
+        text = pic.with_init_arrays(text, constructors)
+        module = codegen.parse(text, context)
+    codegen.note_text(text, target)
     return code, module
 
 
@@ -275,9 +281,11 @@ def _objects_of(points: tuple[EntryPoint, ...], level: int) -> tuple[bytes, ...]
 def _compile_entries(points: tuple[EntryPoint, ...], level: int) -> bytes:
     """Return the object file with entry points. They are compiled for the baseline processor, so that every host can share them."""
     with codegen.new_context() as context:
-        module = codegen.parse(entries_text(points), context)
+        text = entries_text(points)
+        module = codegen.parse(text, context)
         codegen.check_triple(module)
         with codegen.borrow_machine(baseline(platform_name()), "", level) as target:
+            codegen.note_text(text, target)
             module.data_layout = codegen.data_layout(target)
             return codegen.emit_object(module, target)
 

@@ -231,7 +231,7 @@ def _compile_module(
 ) -> Translated:
     """Compile a checked module, which is changed, to its object. See `translate` for the exceptions.
 
-    `digests` returns digests of the content of the module's symbols. It is called while LLVM generates code.
+    `digests` returns digests of the content of the module's symbols. It is called while LLVM generates code, if an export has a plain name.
     """
     printed, values = source.printed, source.values
     module.data_layout = codegen.data_layout(target)
@@ -261,6 +261,8 @@ def _compile_module(
     _set_linkages(module, values, exports, resolution, context, hide_others=hide_others, kept_symbols=assembly.mentioned)
     optimized, portable_code = _optimize_module(context, module, printed, request, target)
     require_unused(resolution.missing, optimized)
+    if all(is_content_name(export.name) for export in exports):
+        digests = dict
     prepared = Prepared(exports, function_aliases, resolution, encoded, portable_code, source.data, inlined, bodies, digests)
     return emit(module, optimized, context, target, request, prepared)
 
@@ -441,7 +443,6 @@ def _iterate_definitions(module: Any, values: ir_text.GlobalValues) -> Iterator[
 def _make_private(value: Any, *, internal: bool) -> None:
     """Make a definition invisible to other modules. `internal` lets LLVM also remove or inline it."""
     if internal:
-        value.visibility = "default"
-        value.linkage = _INTERNAL
+        value.linkage = _INTERNAL  # LLVM also makes its visibility the default
     else:
         value.visibility = "hidden"

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from helpers import constant
 
+from compcache import Cache, Function, ModuleSource
 from compcache.content.functions import exported_content, symbol_digests
 from compcache.formats.index import CONTENT_SIZE
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CODE = """\
 %pair = type { i64, i64 }
@@ -68,3 +74,10 @@ def test_what_the_source_says_beside_its_code_counts() -> None:
     assert exported_content(b"", code, "i64(i64)") != exported_content(b"globals", code, "i64(i64)")
     assert exported_content(b"", code, "i64(i64)") != exported_content(b"", code, "u64(i64)")
     assert exported_content(b"", None, "i64(i64)") == bytes(CONTENT_SIZE)
+
+
+def test_only_plain_names_need_a_digest(tmp_path: Path) -> None:
+    cache, name = Cache(tmp_path), "named-0123456789abcdef0123456789abcdef"
+    cache.add_module(ModuleSource(constant("plain", 1)))
+    cache.add_module(ModuleSource(constant("g", 1), {name: Function("i64()", symbol="g")}))
+    assert [[any(row[-1]) for row in cache._store.find_numbered(each)] for each in ("plain", name)] == [[True], [False]]

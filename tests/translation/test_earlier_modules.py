@@ -35,6 +35,7 @@ define void @flagged() {{
 !llvm.module.flags = !{{!0}}
 !0 = !{{i32 1, !"{flag}", i32 {value}}}
 """
+_STARTED = "@llvm.global_ctors = appending global [{number} x {{ i32, ptr, ptr }}] [{pointers}]\n"
 _KEPT = '@llvm.used = appending global [{number} x ptr] [{pointers}], section "llvm.metadata"\n'
 _EARLIER = {
     "another alignment of the stack": _FLAGGED.format(flag="override-stack-alignment", value=4),
@@ -55,13 +56,17 @@ result = [Cache(directory).add_module(ModuleSource(code)) for code in ({code!r},
     assert later == Cache(tmp_path / "alone").add_module(ModuleSource(_SENSITIVE))
 
 
-def test_functions_at_the_addresses_of_kept_ones_are_ordinary(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kept_list", "pointer"), [(_KEPT, "ptr @{}"), (_STARTED, "{{ i32, ptr, ptr }} {{ i32 65535, ptr @{}, ptr null }}")]
+)
+def test_functions_at_the_addresses_of_kept_ones_are_ordinary(tmp_path: Path, kept_list: str, pointer: str) -> None:
     names = [f"kept{number}" for number in range(50)]
-    kept = "".join(adder(name, 1) for name in names) + _KEPT.format(number=len(names), pointers=", ".join(f"ptr @{name}" for name in names))
-    ids = {Cache(tmp_path / "first").add_module(ModuleSource(adder("later", 2)))}
+    kept = "".join(adder(name, 1) for name in names) + kept_list.format(number=len(names), pointers=", ".join(map(pointer.format, names)))
+    later = ModuleSource(adder("later", 2) + "".join(f"@later{number} = global i64 {number}\n" for number in range(50)))
+    ids = {Cache(tmp_path / "first").add_module(later)}
     for number in range(30):
         Cache(tmp_path / f"kept{number}").add_module(ModuleSource(kept))
-        ids.add(Cache(tmp_path / f"{number}").add_module(ModuleSource(adder("later", 2))))
+        ids.add(Cache(tmp_path / f"{number}").add_module(later))
     assert len(ids) == 1
 
 

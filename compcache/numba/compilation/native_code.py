@@ -62,10 +62,10 @@ def postpone(library: Any, generate_code: Callable[[Any], None]) -> None:
         generate_code(library)
         return
     module = library._final_module
-    functions = list(module.functions)
+    functions = {function.name: function.is_declaration for function in module.functions}
     variables = [variable.name for variable in module.global_variables]
-    defined = frozenset(function.name for function in functions if not function.is_declaration)
-    declared_names = [function.name for function in functions if function.is_declaration]
+    defined = frozenset(name for name, is_declaration in functions.items() if not is_declaration)
+    declared_names = [name for name, is_declaration in functions.items() if is_declaration]
     called = tuple(name.removeprefix(_UNRESOLVED) for name in variables if name.startswith(_UNRESOLVED))
     if called:
         declared_names.append(_ABORT)  # each slot contains this function until the slot is filled

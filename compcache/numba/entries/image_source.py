@@ -6,6 +6,7 @@ which the dynamic linker does not know, become imports (`HelperSymbol`). A load 
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,16 +25,19 @@ ADDRESS = "compcache.numba.address"
 _NATIVE_VARIABLES = frozenset(("_Py_NoneStruct",))
 #: The name in a function's declaration or definition. It is quoted if it contains special characters.
 _NAME = r'@("(?:[^"\\]|\\.)*"|[\w.$-]+)\('
-_DECLARED = re.compile(rf"^declare [^@\n]*{_NAME}", re.MULTILINE)
-_DECLARATION = re.compile(rf"^declare [^@\n]*{_NAME}[^\n]*\n", re.MULTILINE)
-_DEFINED = re.compile(rf"^define [^@\n]*{_NAME}", re.MULTILINE)
+# LLVM prints comments before them. A pattern that begins with a text is found ten times faster than one that begins with "^".
+_DECLARED = re.compile(rf"\ndeclare [^@\n]*{_NAME}")
+_DECLARATION = re.compile(rf"\ndeclare [^@\n]*{_NAME}[^\n]*")
+_DEFINED = re.compile(rf"\ndefine [^@\n]*{_NAME}")
 #: The name of a global variable, and the words between the name and the type.
-_VARIABLE = re.compile(rf"^{_NAME[:-2]} = ([^@\n]*?)\b(?:global|constant) ", re.MULTILINE)
+_VARIABLE = re.compile(rf"\n{_NAME[:-2]} = ([^@\n]*?)\b(?:global|constant) ")
 _EXTERNAL = frozenset(("external", "extern_weak"))
 _DECLARATION_AND_USE = 2
 _ENV_PREFIX = "_ZN08NumbaEnv"
 _EXCEPTION = re.compile(r"@(PyExc_\w+)\b")
-_DECLARED_EXCEPTION = re.compile(r"^@(PyExc_\w+) = external (?:\w+ )*global i8\b.*$", re.MULTILINE)
+#: A line that uses exception classes, with the newline before it.
+_EXCEPTION_USER = re.compile(r"\n(?!@PyExc_)[^\n]*@PyExc_[^\n]*")
+_DECLARED_EXCEPTION = re.compile(r"\n@(PyExc_\w+) = external (?:\w+ )*global i8\b.*")
 
 
 class CannotLink(Exception):  # noqa: N818 - a result, not a failure
@@ -148,27 +152,19 @@ def load_exception_classes(text: str) -> str:
     """
     if not _DECLARED_EXCEPTION.search(text):
         return text
-    text = _DECLARED_EXCEPTION.sub(r"@\1 = external global ptr", text)
-    lines: list[str] = []
-    load_count = 0
-    is_in_function = False
-    for line in text.split("\n"):
-        is_in_function = line.startswith("define ") or (is_in_function and line != "}")
-        instruction = line
-        for name in _find_exception_classes(line):
-            if not is_in_function or " = phi " in line:
-                user = "a phi instruction" if is_in_function else "a constant"
-                raise CannotLink(f"the code uses the exception class {name} in {user}, where no instruction can load it")
-            load_count += 1
-            value = f"%compcache.exception.{load_count}"
-            lines.append(f"  {value} = load ptr, ptr @{name}, align 8")
-            instruction = re.sub(rf"@{name}\b", value, instruction)
-        lines.append(instruction)
-    return "\n".join(lines)
+    numbers = itertools.count(1)
 
+    def load(match: re.Match[str]) -> str:
+        """Return an instruction that uses exception classes, after the loads of these classes."""
+        line, loads = match[0], ""
+        names = dict.fromkeys(_EXCEPTION.findall(line))
+        if not line.startswith("\n ") or " = phi " in line:  # LLVM indents instructions
+            user = "a phi instruction" if line.startswith("\n ") else "a constant"
+            raise CannotLink(f"the code uses the exception class {next(iter(names))} in {user}, where no instruction can load it")
+        for name in names:
+            value = f"%compcache.exception.{next(numbers)}"
+            loads += f"\n  {value} = load ptr, ptr @{name}, align 8"
+            line = re.sub(rf"@{name}\b", value, line)
+        return loads + line
 
-def _find_exception_classes(line: str) -> list[str]:
-    """Return the names of the exception classes that a line of assembly uses, each once."""
-    if "@PyExc_" not in line or line.startswith("@PyExc_"):
-        return []
-    return list(dict.fromkeys(_EXCEPTION.findall(line)))
+    return _EXCEPTION_USER.sub(load, _DECLARED_EXCEPTION.sub(r"\n@\1 = external global ptr", text))

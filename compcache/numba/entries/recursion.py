@@ -14,7 +14,7 @@ __all__ = ["UNRESOLVED", "MissingCallee", "link_recursive_callees", "resolve_rec
 
 _MAX_CALLEES = 1000
 UNRESOLVED = ".numba.unresolved$"
-_DECLARED_RECURSION = re.compile(r'^(@"\.numba\.unresolved\$([^"]+)") = external (?:\w+ )*global ptr\b.*$', re.MULTILINE)
+_DECLARED_RECURSION = re.compile(r'\n(@"\.numba\.unresolved\$([^"]+)") = external (?:\w+ )*global ptr\b.*')
 
 
 class MissingCallee(Exception):  # noqa: N818 - a result, not a failure
@@ -80,6 +80,6 @@ def resolve_recursion(text: str, defined: Collection[str]) -> str:
         """Return the definition of a slot as a constant, or its declaration if its callee is not defined."""
         declaration, slot, name = match[0], match[1], match[2]
         callee = _find_callee(name, defined)
-        return declaration if callee is None else f'{slot} = internal constant ptr @"{callee}"'
+        return declaration if callee is None else f'\n{slot} = internal constant ptr @"{callee}"'
 
     return _DECLARED_RECURSION.sub(define_slot, text)
