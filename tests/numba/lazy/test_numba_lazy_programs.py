@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -203,14 +204,42 @@ def test_tracebacks_begin_with_the_program(project: Project) -> None:
     project.write(
         fails="def f(x):\n    return 1 / x\nif __name__ == '__main__':\n    f(0)\n", wrong="x = = 2\n", ends="raise SystemExit('no')\n"
     )
-    for name in ("fails.py", "wrong.py", "ends.py"):
-        plain = subprocess.run([sys.executable, name], cwd=project.source, capture_output=True, text=True, check=False)
-        ours = command(project, "run", name)
-        assert (ours.returncode, ours.stderr) == (plain.returncode, plain.stderr)
-    of_module = command(project, "run", "-m", "fails").stderr.splitlines()
-    assert (of_module[0], "fails.py" in of_module[1], of_module[-1]) == (
-        "Traceback (most recent call last):", True, "ZeroDivisionError: division by zero",
-    )  # fmt: skip
+    (project.source / "failing").mkdir()
+    (project.source / "failing" / "__main__.py").write_text("1 / 0\n")
+    modules = [("-m", name) for name in ("fails", "wrong", "ends", "absent", "absent.absent", "failing.absent")]
+    for program in (("fails.py",), ("wrong.py",), ("ends.py",), ("failing",), (os.path.dirname(__file__),), *modules):
+        plain = subprocess.run([sys.executable, *program], cwd=project.source, capture_output=True, text=True, check=False)
+        ours = command(project, "run", *program)
+        assert (ours.returncode, ours.stderr) == (plain.returncode, plain.stderr), program
+
+
+LAST = """
+    import atexit, pickle, sys, threading
+
+    class Item:
+        pass
+
+    def told(who):
+        print(who, __loader__.name, sys.modules["__main__"].Item is Item, pickle.loads(pickle.dumps(Item)) is Item)
+
+    def wait():
+        threading.main_thread().join()
+        told("thread")
+
+    atexit.register(told, "exit")
+    threading.Thread(target=wait).start()
+"""
+
+
+def test_the_main_module_stays_after_the_program(project: Project) -> None:
+    """For threads and exit handlers, however the program was started."""
+    project.write(last=LAST)
+    (project.source / "lasting").mkdir()
+    (project.source / "lasting" / "__main__.py").write_text(textwrap.dedent(LAST))
+    for program in (("last.py",), ("-m", "last"), ("lasting",)):
+        plain = subprocess.run([sys.executable, *program], cwd=project.source, capture_output=True, text=True, check=False)
+        ours = command(project, "run", *program)
+        assert (ours.stdout, ours.stderr) == (plain.stdout, plain.stderr), program
 
 
 def test_numba_is_imported_with_few_walks_for_garbage(project: Project) -> None:
