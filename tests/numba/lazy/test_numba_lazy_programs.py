@@ -471,6 +471,49 @@ def test_results_that_are_objects_of_numba(project: Project) -> None:
     assert [run(project, text) for _ in range(2)] == [plain] * 2
 
 
+DISABLED = """
+    import os
+    import numba
+    from DECORATORS import njit
+
+    @njit
+    def inner(x):
+        return x * 4
+
+    @njit
+    def outer(x):
+        return inner(x) + 1
+
+    @njit("int64(int64)")
+    def declared(x):
+        return x * 4
+
+    DISABLE
+    told = outer(2**62), inner(2**62), declared(2**62)
+
+    @njit
+    def later(x):
+        return x * 4
+
+    told += later(2**62), later.__class__.__name__
+"""
+
+
+@pytest.mark.parametrize(("decorators", "disable"), [
+    ("numba", "numba.config.DISABLE_JIT = True"),
+    ("numba", "os.environ['NUMBA_DISABLE_JIT'] = '1'"),
+    ("compcache.numba", "numba.config.DISABLE_JIT = True"),
+])  # fmt: skip
+def test_functions_that_were_declared_before_compilation_was_disabled_are_compiled(
+    tmp_path: Path, decorators: str, disable: str
+) -> None:
+    project = Project(tmp_path)
+    project.write(disabled=DISABLED.replace("DECORATORS", decorators).replace("DISABLE", disable, 1))
+    first = INSTALL if decorators == "numba" else ""
+    told = project.run(f"{first}import disabled\nresult = disabled.told", backend=False, COMPCACHE_DIR=str(project.cache))
+    assert told == (1, 0, 0, 2**64, "function")
+
+
 @pytest.mark.parametrize(("variables", "needs_numba"), [
     ({}, False),
     ({"NUMBA_NUM_THREADS": "1"}, False),
