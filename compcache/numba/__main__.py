@@ -29,8 +29,8 @@ def main(arguments: list[str]) -> int:
         0 after the program has ended, or after the help was printed. 2 if the arguments are invalid; the usage is printed to stderr.
 
     Raises:
-        SystemExit: the program's file cannot be read (status 2), a directory or archive has no `__main__` (status 1), or the program has
-            raised it.
+        SystemExit: the program's file cannot be read (status 2), there is no such module, a directory or archive has no `__main__`
+            (status 1), or the program has raised it.
     """
     if arguments[:1] in (["--help"], ["-h"]):
         print(_USAGE)  # noqa: T201 - the user requested it
@@ -49,13 +49,13 @@ def main(arguments: list[str]) -> int:
 
     freeze_start()
     sys.excepthook = _print_program_error
+    # The module stays in `sys.modules` after the program has run: threads, exit handlers and pickles use it.
+    main_module = sys.modules["__main__"] = type(sys)("__main__")
+    vars(main_module)["__builtins__"] = __builtins__
     if is_module:
-        sys.argv = program
-        from runpy import run_module
-
-        run_module(program[0], run_name="__main__", alter_sys=True)
+        _run_module(program[0], ["-m", *program[1:]])
     else:
-        _run_file(program)
+        _run_file(program, vars(main_module))
     return 0
 
 
@@ -78,42 +78,49 @@ def _install_or_warn(directory: str | None) -> None:
 
 
 def _print_program_error(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Print an exception that ends the program. The traceback begins with the first frame of the program."""
-    while traceback is not None and traceback.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
-        traceback = traceback.tb_next
+    """Print an exception that ends the program. The traceback begins with the frame with which Python's own begins."""
+    rest = traceback
+    while rest is not None:
+        if rest.tb_frame.f_globals is globals():
+            traceback = rest.tb_next
+        rest = rest.tb_next
     sys.__excepthook__(kind, error.with_traceback(traceback), traceback)
 
 
-def _run_file(arguments: list[str]) -> None:
-    """Run a Python file, directory or zip archive as the main program. `arguments` begin with its path.
+def _run_module(name: str, arguments: list[str]) -> None:
+    """Run a module as Python does for `-m`, or the module `__main__` of the first directory on the path, in the present `__main__`.
+
+    `arguments` become `sys.argv`. The first argument is "-m", in whose place Python puts the module's file, or a directory or an archive.
+
+    Raise `SystemExit` if there is no such module.
+    """
+    import runpy
+
+    sys.argv = arguments
+    runpy._run_module_as_main(name, alter_argv=arguments[0] == "-m")  # type: ignore[attr-defined]
+
+
+def _run_file(arguments: list[str], names: dict[str, Any]) -> None:
+    """Run a Python file, directory or zip archive as the main program. `arguments` begin with its path, `names` are its globals.
 
     Raise `SystemExit` if a file cannot be read, or a directory or archive has no `__main__`. The reason is printed to stderr.
     """
     import os
+    from importlib.machinery import SourceFileLoader
 
-    sys.argv = arguments
     path = os.path.abspath(arguments[0])
-    main_module = type(sys)("__main__")
-    names = vars(main_module)
-    names.update({"__file__": path, "__builtins__": __builtins__, "__spec__": None, "__cached__": None})
-    if _is_importable(path):
-        from pkgutil import get_importer
-
-        spec: Any = get_importer(path).find_spec("__main__")  # type: ignore[union-attr]
-        if spec is None:
-            print(f"python -m compcache.numba run: can't find '__main__' module in {arguments[0]!r}", file=sys.stderr)  # noqa: T201
-            raise SystemExit(1)
-        names.update({"__file__": spec.origin, "__spec__": spec, "__loader__": spec.loader, "__package__": "", "__cached__": spec.cached})
-        code = spec.loader.get_code("__main__")
-        directory = path
-        if sys.flags.safe_path:
-            sys.path.insert(0, directory)
-    else:
-        code = _compile_file(arguments[0], path)
-        directory = os.path.dirname(os.path.realpath(path))
+    is_importable = _is_importable(path)
+    directory = path if is_importable else os.path.dirname(os.path.realpath(path))
+    code = None if is_importable else _compile_file(arguments[0], path)
     if not sys.flags.safe_path:
         sys.path[0] = directory
-    sys.modules["__main__"] = main_module
+    elif is_importable:
+        sys.path.insert(0, directory)
+    if code is None:
+        _run_module("__main__", arguments)
+        return
+    sys.argv = arguments
+    names.update({"__file__": path, "__loader__": SourceFileLoader("__main__", path), "__cached__": None})
     exec(code, names)  # noqa: S102 - the command runs programs
 
 

@@ -7,6 +7,7 @@ code (`signatures`). If these decorators have replaced those of an imported Numb
 from __future__ import annotations
 
 import os
+import sys
 from functools import partial
 
 from compcache.numba.fingerprints.stand_ins import record_real
@@ -135,8 +136,9 @@ def _convert_signatures(signature: Any) -> tuple[str, ...] | None:
 
 
 def _is_jit_disabled() -> bool:
-    """Return whether $NUMBA_DISABLE_JIT disables compilation."""
-    return os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+    """Return whether Numba's setting disables compilation, or $NUMBA_DISABLE_JIT until Numba has read it."""
+    setting = getattr(sys.modules.get("numba.core.config"), "DISABLE_JIT", None) if has_numba() else None
+    return bool(setting) if setting is not None else os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 
 
 def vectorize(*args: Any, **options: Any) -> Any:

@@ -147,7 +147,7 @@ def make_lazy_function(state: State) -> Any:
     is_variadic = bool(code.co_flags & _VARIADIC)
     # Numba also accepts keyword-only parameters by position. A function with such parameters and defaults needs Numba (`State.reason`).
     parameter_count = code.co_argcount + code.co_kwonlyargcount
-    names = None if state.reason else code.co_varnames[: parameter_count + is_variadic]  # without names, `_call` handles each call
+    names = None if state.reason else code.co_varnames[: parameter_count + is_variadic]  # without names, `_find_callee` handles each call
     return _dispatch.make_function(names, parameter_count - len(function.__defaults__ or ()), is_variadic, attributes)
 
 
@@ -161,17 +161,17 @@ def _make_real(function: Any) -> Any:
     return lazy_state_of(function).make_real(function)
 
 
-def _call(function: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """Run a call with stored code, or with Numba's dispatcher if there is none that can be used without Numba."""
+def _find_callee(function: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """Return what a call calls: the function with its stored code, or Numba's dispatcher if no code can be used without Numba."""
     state = lazy_state_of(function)
     reason = state.reason  # `imports` reads it from this frame
     if not reason and not has_numba():
         try:
             if _load_for_call(function, state, positional, keywords):
-                return function(*positional, **keywords)
+                return function
         except NotLazy as error:
             reason = str(error)
-    return _make_real(function)(*positional, **keywords)
+    return _make_real(function)
 
 
 @examines_program(NotLazy)
@@ -232,5 +232,5 @@ def _classes_of(arguments: tuple[Any, ...]) -> Iterator[type]:
             yield from _classes_of(argument)
 
 
-_type: Any = _dispatch.setup(LazyFunction, _call)
+_type: Any = _dispatch.setup(LazyFunction, _find_callee)
 _type.__name__, _type.__module__ = "CPUDispatcher", "numba.core.registry"  # error messages show the name of Numba's class

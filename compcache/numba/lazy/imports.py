@@ -72,7 +72,7 @@ def _describe_request(frame: FrameType) -> str:
     name = variables.get("name")
     if called == "find_spec":
         return f"the module {name}"
-    if called == "_call":
+    if called == "_find_callee":
         function = variables["state"].function
         reason = variables["state"].reason or variables.get("reason") or "no code for these arguments is stored"
         return f"a call of {function.__module__}.{function.__qualname__}: {reason}"

@@ -79,11 +79,10 @@ def _make_dispatcher(state: State) -> Any:
         return make_declared_dispatcher(state, backend)
     dispatcher = apply_decorator(state)
     unfinished[id(state)] = dispatcher
-    if hasattr(dispatcher, "_compile_for_args"):
-        from compcache.numba.dispatch.function_cache import FunctionCache
+    from compcache.numba.dispatch.function_cache import FunctionCache
 
-        dispatcher._cache = FunctionCache(backend, dispatcher, state.function, is_requested=state.requests_caching, explains_starts=True)
-        _load_earlier_overloads(state, dispatcher, backend)
+    dispatcher._cache = FunctionCache(backend, dispatcher, state.function, is_requested=state.requests_caching, explains_starts=True)
+    _load_earlier_overloads(state, dispatcher, backend)
     return dispatcher
 
 

@@ -26,15 +26,21 @@ def apply_decorator(state: State, signatures: Iterable[str] | None = None, *, us
     """Return the result of Numba's own decorator for a function, with Numba's types in place of stand-ins in `locals`.
 
     `signatures` are declared; None declares none. `use_numba_cache` is whether Numba's own cache stores the function if the program has
-    requested caching.
+    requested caching. The result is a dispatcher also if the program has disabled compilation since the declaration.
     """
+    from numba.core import config
+
     options = {name: value for name, value in state.options.items() if use_numba_cache or name != "cache"}
     if "locals" in options:
         options["locals"] = {name: original(type_) for name, type_ in options["locals"].items()}
     args: list[Any] = [list(signatures)] if signatures is not None else []
     if state.decorator == "guvectorize":
         args.append(options.pop("signature"))
-    dispatcher = numba_decorator(state.decorator)(*args, **options)(state.function)
+    present, config.DISABLE_JIT = config.DISABLE_JIT, 0
+    try:
+        dispatcher = numba_decorator(state.decorator)(*args, **options)(state.function)
+    finally:
+        config.DISABLE_JIT = present
     record_lazy_owner(dispatcher, state)
     return dispatcher
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -203,14 +204,42 @@ def test_tracebacks_begin_with_the_program(project: Project) -> None:
     project.write(
         fails="def f(x):\n    return 1 / x\nif __name__ == '__main__':\n    f(0)\n", wrong="x = = 2\n", ends="raise SystemExit('no')\n"
     )
-    for name in ("fails.py", "wrong.py", "ends.py"):
-        plain = subprocess.run([sys.executable, name], cwd=project.source, capture_output=True, text=True, check=False)
-        ours = command(project, "run", name)
-        assert (ours.returncode, ours.stderr) == (plain.returncode, plain.stderr)
-    of_module = command(project, "run", "-m", "fails").stderr.splitlines()
-    assert (of_module[0], "fails.py" in of_module[1], of_module[-1]) == (
-        "Traceback (most recent call last):", True, "ZeroDivisionError: division by zero",
-    )  # fmt: skip
+    (project.source / "failing").mkdir()
+    (project.source / "failing" / "__main__.py").write_text("1 / 0\n")
+    modules = [("-m", name) for name in ("fails", "wrong", "ends", "absent", "absent.absent", "failing.absent")]
+    for program in (("fails.py",), ("wrong.py",), ("ends.py",), ("failing",), (os.path.dirname(__file__),), *modules):
+        plain = subprocess.run([sys.executable, *program], cwd=project.source, capture_output=True, text=True, check=False)
+        ours = command(project, "run", *program)
+        assert (ours.returncode, ours.stderr) == (plain.returncode, plain.stderr), program
+
+
+LAST = """
+    import atexit, pickle, sys, threading
+
+    class Item:
+        pass
+
+    def told(who):
+        print(who, __loader__.name, sys.modules["__main__"].Item is Item, pickle.loads(pickle.dumps(Item)) is Item)
+
+    def wait():
+        threading.main_thread().join()
+        told("thread")
+
+    atexit.register(told, "exit")
+    threading.Thread(target=wait).start()
+"""
+
+
+def test_the_main_module_stays_after_the_program(project: Project) -> None:
+    """For threads and exit handlers, however the program was started."""
+    project.write(last=LAST)
+    (project.source / "lasting").mkdir()
+    (project.source / "lasting" / "__main__.py").write_text(textwrap.dedent(LAST))
+    for program in (("last.py",), ("-m", "last"), ("lasting",)):
+        plain = subprocess.run([sys.executable, *program], cwd=project.source, capture_output=True, text=True, check=False)
+        ours = command(project, "run", *program)
+        assert (ours.stdout, ours.stderr) == (plain.stdout, plain.stderr), program
 
 
 def test_numba_is_imported_with_few_walks_for_garbage(project: Project) -> None:
@@ -300,7 +329,7 @@ def test_what_nobody_asked_to_cache_gives_no_warning(tmp_path: Path) -> None:
 
 
 RAISES = """
-    import sys
+    import sys, traceback
     from numba import njit
 
     @njit
@@ -314,10 +343,10 @@ RAISES = """
         try:
             return checked(x)
         except Exception as error:
-            return type(error).__name__, error.args, error.__traceback__.tb_next.tb_lineno
+            return type(error).__name__, error.args, [(frame.name, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
 
     if __name__ == "__main__":
-        print([said(1), said(-1), said(9)], "numba.core" in sys.modules)
+        print([said(-1), said(1), said(9)], "numba.core" in sys.modules)
 """
 
 
@@ -440,6 +469,49 @@ def test_results_that_are_objects_of_numba(project: Project) -> None:
     )
     plain = project.run_in_fork(text)
     assert [run(project, text) for _ in range(2)] == [plain] * 2
+
+
+DISABLED = """
+    import os
+    import numba
+    from DECORATORS import njit
+
+    @njit
+    def inner(x):
+        return x * 4
+
+    @njit
+    def outer(x):
+        return inner(x) + 1
+
+    @njit("int64(int64)")
+    def declared(x):
+        return x * 4
+
+    DISABLE
+    told = outer(2**62), inner(2**62), declared(2**62)
+
+    @njit
+    def later(x):
+        return x * 4
+
+    told += later(2**62), later.__class__.__name__
+"""
+
+
+@pytest.mark.parametrize(("decorators", "disable"), [
+    ("numba", "numba.config.DISABLE_JIT = True"),
+    ("numba", "os.environ['NUMBA_DISABLE_JIT'] = '1'"),
+    ("compcache.numba", "numba.config.DISABLE_JIT = True"),
+])  # fmt: skip
+def test_functions_that_were_declared_before_compilation_was_disabled_are_compiled(
+    tmp_path: Path, decorators: str, disable: str
+) -> None:
+    project = Project(tmp_path)
+    project.write(disabled=DISABLED.replace("DECORATORS", decorators).replace("DISABLE", disable, 1))
+    first = INSTALL if decorators == "numba" else ""
+    told = project.run(f"{first}import disabled\nresult = disabled.told", backend=False, COMPCACHE_DIR=str(project.cache))
+    assert told == (1, 0, 0, 2**64, "function")
 
 
 @pytest.mark.parametrize(("variables", "needs_numba"), [

@@ -45,23 +45,22 @@ static PyObject *miss_hook;
 /* ---------------------------------------------------------------------------------------------------------- calls */
 
 static PyObject *call_missed(Function *self, PyObject *const *args, Py_ssize_t given, PyObject *names) {
-    PyObject *result = NULL;
-    PyObject *keywords = PyDict_New();
-    PyObject *positional = PyTuple_New(given);
+    PyObject *result = NULL, *callee = NULL, *keywords = PyDict_New(), *positional = PyTuple_New(given);
     if (keywords == NULL || positional == NULL) {
         goto done;
     }
     for (Py_ssize_t i = 0; i < given; i++) {
         PyTuple_SetItem(positional, i, Py_NewRef(args[i]));
     }
-    const Py_ssize_t named = names != NULL ? PyTuple_Size(names) : 0;
-    for (Py_ssize_t i = 0; i < named; i++) {
+    for (Py_ssize_t i = 0; names != NULL && i < PyTuple_Size(names); i++) {
         if (PyDict_SetItem(keywords, PyTuple_GetItem(names, i), args[given + i]) < 0) {
             goto done;
         }
     }
-    result = PyObject_CallFunctionObjArgs(miss_hook, (PyObject *)self, positional, keywords, NULL);
+    callee = PyObject_CallFunctionObjArgs(miss_hook, (PyObject *)self, positional, keywords, NULL);
+    result = callee != NULL ? PyObject_Call(callee, positional, keywords) : NULL; /* here, so that tracebacks have no frame of the hook */
 done:
+    Py_XDECREF(callee);
     Py_XDECREF(keywords);
     Py_XDECREF(positional);
     return result;
