@@ -1,4 +1,4 @@
-/* Another processor for programs that ask theirs what it is: CPUID and XGETBV answer from a table.
+/* Another processor for programs that ask theirs what it is: CPUID, XGETBV and glibc's copy of CPUID's answers come from a table.
  *
  * Preloaded (LD_PRELOAD), it changes these instructions in the libraries that `pretended_processor.py` lists to breakpoints,
  * whenever one of them is loaded, and answers the breakpoints. So the package and LLVM itself, unchanged and in every
@@ -44,21 +44,33 @@ void pretend(const uint32_t *words, size_t count, uint32_t low_of_xcr0) {
     xcr0 = low_of_xcr0;
 }
 
-static void answer_cpuid(greg_t *registers) {
+static const uint32_t *answer_of(uint32_t leaf, uint32_t subleaf) {
     static const struct row nothing;
     const struct row *found = &nothing;
-    uint32_t leaf = (uint32_t)registers[REG_RAX];
-    /* Other leaves ignore ECX, and programs leave there what was in it. */
-    uint32_t subleaf = leaf == 0x7 || leaf == 0xd || leaf == 0x14 || leaf == 0x1e ? (uint32_t)registers[REG_RCX] : 0;
     for (size_t i = 0; i < row_count; i++) {
         if (rows[i].leaf == leaf && rows[i].subleaf == subleaf) {
             found = &rows[i];
         }
     }
-    registers[REG_RAX] = found->answer[0];
-    registers[REG_RBX] = found->answer[1];
-    registers[REG_RCX] = found->answer[2];
-    registers[REG_RDX] = found->answer[3];
+    return found->answer;
+}
+
+static void answer_cpuid(greg_t *registers) {
+    uint32_t leaf = (uint32_t)registers[REG_RAX];
+    /* Other leaves ignore ECX, and programs leave there what was in it. */
+    uint32_t subleaf = leaf == 0x7 || leaf == 0xd || leaf == 0x14 || leaf == 0x1e ? (uint32_t)registers[REG_RCX] : 0;
+    const uint32_t *answer = answer_of(leaf, subleaf);
+    registers[REG_RAX] = answer[0];
+    registers[REG_RBX] = answer[1];
+    registers[REG_RCX] = answer[2];
+    registers[REG_RDX] = answer[3];
+}
+
+/* What glibc's dynamic linker has asked, by its numbers: the answer, and what of it is usable. */
+const uint32_t *__x86_get_cpuid_feature_leaf(unsigned int number) {
+    static const uint32_t places[][2] = {[0] = {1, 0}, [1] = {7, 0}, [2] = {0x80000001, 0}, [6] = {7, 1}};
+    static uint32_t leaves[sizeof places / sizeof *places][8];
+    return memcpy(leaves[number], answer_of(places[number][0], places[number][1]), sizeof rows->answer);
 }
 
 static void on_breakpoint(int number, siginfo_t *info, void *context) {
