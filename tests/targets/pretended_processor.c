@@ -5,7 +5,7 @@
  * process that inherits the environment, take this machine for the one that a file describes. Nothing else is emulated: what is described should be
  * a part of what the real processor has.
  *
- * COMPCACHE_TEST_PROCESSOR names the file. Its lines: `cpuid LEAF SUBLEAF EAX EBX ECX EDX` and `xcr0 LOW`, in hexadecimal, and
+ * PRETENDED_PROCESSOR names the file. Its lines: `cpuid LEAF SUBLEAF EAX EBX ECX EDX` and `xcr0 LOW`, in hexadecimal, and
  * `site LIBRARY OFFSET KIND`: the base name of a library, where in its memory an instruction is, `cpuid` or `xgetbv`. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -150,7 +150,7 @@ static void read_line(const char *line) {
 
 __attribute__((constructor)) static void begin(void) {
     struct sigaction action = {.sa_sigaction = on_breakpoint, .sa_flags = SA_SIGINFO | SA_NODEFER};
-    const char *path = getenv("COMPCACHE_TEST_PROCESSOR");
+    const char *path = getenv("PRETENDED_PROCESSOR");
     FILE *file = path ? fopen(path, "r") : NULL;
     char line[256];
     while (file != NULL && fgets(line, sizeof line, file) != NULL) {
