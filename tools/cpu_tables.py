@@ -207,7 +207,7 @@ def write_words() -> None:
 
 def main() -> None:
     """Write the files of this LLVM."""
-    if "COMPCACHE_TEST_PROCESSOR" in os.environ:
+    if "PRETENDED_PROCESSOR" in os.environ:
         write_words()
         return
     with tempfile.TemporaryDirectory() as folder:

@@ -1,11 +1,11 @@
-/* Another processor for programs that ask theirs what it is: CPUID and XGETBV answer from a table.
+/* Another processor for programs that ask theirs what it is: CPUID, XGETBV and glibc's copy of CPUID's answers come from a table.
  *
  * Preloaded (LD_PRELOAD), it changes these instructions in the libraries that `pretended_processor.py` lists to breakpoints,
  * whenever one of them is loaded, and answers the breakpoints. So the package and LLVM itself, unchanged and in every
  * process that inherits the environment, take this machine for the one that a file describes. Nothing else is emulated: what is described should be
  * a part of what the real processor has.
  *
- * COMPCACHE_TEST_PROCESSOR names the file. Its lines: `cpuid LEAF SUBLEAF EAX EBX ECX EDX` and `xcr0 LOW`, in hexadecimal, and
+ * PRETENDED_PROCESSOR names the file. Its lines: `cpuid LEAF SUBLEAF EAX EBX ECX EDX` and `xcr0 LOW`, in hexadecimal, and
  * `site LIBRARY OFFSET KIND`: the base name of a library, where in its memory an instruction is, `cpuid` or `xgetbv`. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -44,21 +44,33 @@ void pretend(const uint32_t *words, size_t count, uint32_t low_of_xcr0) {
     xcr0 = low_of_xcr0;
 }
 
-static void answer_cpuid(greg_t *registers) {
+static const uint32_t *answer_of(uint32_t leaf, uint32_t subleaf) {
     static const struct row nothing;
     const struct row *found = &nothing;
-    uint32_t leaf = (uint32_t)registers[REG_RAX];
-    /* Other leaves ignore ECX, and programs leave there what was in it. */
-    uint32_t subleaf = leaf == 0x7 || leaf == 0xd || leaf == 0x14 || leaf == 0x1e ? (uint32_t)registers[REG_RCX] : 0;
     for (size_t i = 0; i < row_count; i++) {
         if (rows[i].leaf == leaf && rows[i].subleaf == subleaf) {
             found = &rows[i];
         }
     }
-    registers[REG_RAX] = found->answer[0];
-    registers[REG_RBX] = found->answer[1];
-    registers[REG_RCX] = found->answer[2];
-    registers[REG_RDX] = found->answer[3];
+    return found->answer;
+}
+
+static void answer_cpuid(greg_t *registers) {
+    uint32_t leaf = (uint32_t)registers[REG_RAX];
+    /* Other leaves ignore ECX, and programs leave there what was in it. */
+    uint32_t subleaf = leaf == 0x7 || leaf == 0xd || leaf == 0x14 || leaf == 0x1e ? (uint32_t)registers[REG_RCX] : 0;
+    const uint32_t *answer = answer_of(leaf, subleaf);
+    registers[REG_RAX] = answer[0];
+    registers[REG_RBX] = answer[1];
+    registers[REG_RCX] = answer[2];
+    registers[REG_RDX] = answer[3];
+}
+
+/* What glibc's dynamic linker has asked, by its numbers: the answer, and what of it is usable. */
+const uint32_t *__x86_get_cpuid_feature_leaf(unsigned int number) {
+    static const uint32_t places[][2] = {[0] = {1, 0}, [1] = {7, 0}, [2] = {0x80000001, 0}, [6] = {7, 1}};
+    static uint32_t leaves[sizeof places / sizeof *places][8];
+    return memcpy(leaves[number], answer_of(places[number][0], places[number][1]), sizeof rows->answer);
 }
 
 static void on_breakpoint(int number, siginfo_t *info, void *context) {
@@ -138,7 +150,7 @@ static void read_line(const char *line) {
 
 __attribute__((constructor)) static void begin(void) {
     struct sigaction action = {.sa_sigaction = on_breakpoint, .sa_flags = SA_SIGINFO | SA_NODEFER};
-    const char *path = getenv("COMPCACHE_TEST_PROCESSOR");
+    const char *path = getenv("PRETENDED_PROCESSOR");
     FILE *file = path ? fopen(path, "r") : NULL;
     char line[256];
     while (file != NULL && fgets(line, sizeof line, file) != NULL) {

@@ -80,7 +80,7 @@ def environment(folder: Path, description: Description) -> dict[str, str]:
     """Variables under which programs, the package and LLVM in them, run on a processor of this description."""
     file = folder / "processor.txt"
     file.write_text(_description_file(description))
-    return {"LD_PRELOAD": str(_build(folder)), "COMPCACHE_TEST_PROCESSOR": str(file)}
+    return {"LD_PRELOAD": str(_build(folder)), "PRETENDED_PROCESSOR": str(file)}
 
 
 def _description_file(description: Description) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pretended_processor import Description, MadeUp, environment, everything, flips, is_possible, words_of_description
 
+import compcache
 from compcache.arch.known import architecture
 from compcache.formats.host import ABI_VERSION, Processor, platform_name, read_processor, requirement
 from compcache.targets.cpu_table import cpu_table
@@ -113,6 +114,22 @@ def readings() -> list[str]:
 @pytest.mark.slow
 def test_the_runtime_reads_the_words_that_the_processor_has(tmp_path: Path) -> None:
     assert in_pretence(tmp_path, "readings") == []
+
+
+def test_what_the_dynamic_linker_has_asked_is_what_the_processor_answers(tmp_path: Path) -> None:
+    """Each word as the runtime reads it, by CPUID alone, and as the header reads it where no such dynamic linker is."""
+    from compcache.hit.target import load_runtime
+
+    runtime = load_runtime()
+    content = runtime.processor()
+    words = {word: value for word, value in runtime.processor_words(content).items() if word != "xcr0"}
+    assert words == {word: runtime.processor_word(word) for word in words}
+    header = Path(str(compcache.__file__)).parent / "hit/native/processor_x86_64.h"
+    source, program = tmp_path / "words.c", tmp_path / "words"
+    ask = "unsigned long long words[16]; return fwrite(words, 8, ask_processor(words), stdout) != NAMED_WORDS;"
+    source.write_text(f'#include <string.h>\n#include "{header}"\nint main(void) {{ {ask} }}\n')
+    subprocess.run(["gcc", "-D__x86_get_cpuid_feature_leaf=nobody_asked", str(source), "-o", str(program)], check=True)
+    assert subprocess.run([str(program)], capture_output=True, check=True).stdout == content
 
 
 def answers() -> dict[str, list[str]]:

@@ -44,8 +44,7 @@ static int ask_word(const char *name, unsigned long long *word) {
 /* processor() -> bytes: words of 64 bits each */
 PyObject *processor(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing)) {
     unsigned long long words[MAX_WORDS] = {0};
-    size_t count = ask_processor(words);
-    return PyBytes_FromStringAndSize((const char *)words, (Py_ssize_t)(count * sizeof *words));
+    return PyBytes_FromStringAndSize((const char *)words, (Py_ssize_t)(ask_processor(words) * sizeof *words));
 }
 
 /* processor_words(content) -> {name: word}: the words that `processor` has returned; other words are requested one by one */

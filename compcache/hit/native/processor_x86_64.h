@@ -1,8 +1,7 @@
 /* The description of an x86-64 processor by itself: CPUID, and which registers the kernel saves (XCR0).
  *
- * The instruction CPUID answers for the processor that runs this process. In a virtual machine each one is a trap of a few microseconds,
- * so only those are executed at once that distinguish processors, and the features that hypervisors hide: model and features (leaves 1, 7
- * and 80000001). */
+ * In a virtual machine each CPUID is a trap of a few microseconds. So only what distinguishes processors, and what hypervisors hide, is
+ * read at once: model and features (leaves 1, 7, 80000001). The dynamic linker of glibc has executed these, and keeps the answers. */
 #include <cpuid.h>
 #include <stdio.h>
 
@@ -18,27 +17,29 @@ static unsigned int read_xcr0(void) {
     return low;
 }
 
+typedef struct {
+    unsigned int a, b, c, d, usable[4];
+} Leaf;
+
+extern const Leaf *__x86_get_cpuid_feature_leaf(unsigned int number) __attribute__((weak)); /* NULL before glibc 2.33 */
+
+/* Returns a leaf, which has this number in glibc. */
+static Leaf ask_leaf(unsigned int number, unsigned int leaf, unsigned int subleaf) {
+    Leaf found = {0};
+    if (__x86_get_cpuid_feature_leaf != NULL) {
+        return *__x86_get_cpuid_feature_leaf(number);
+    }
+    __cpuid_count(leaf, subleaf, found.a, found.b, found.c, found.d);
+    return found;
+}
+
 static size_t ask_processor(unsigned long long *words) {
-    unsigned int a, b, c, d, most = 0;
-    __cpuid(1, a, b, c, d); /* b is not used: it has the number of the core */
-    words[0] = a;
-    words[1] = c;
-    words[2] = d;
-    words[3] = c & OSXSAVE ? read_xcr0() : 0;
-    if (c & AVX) { /* only then leaf 7 certainly exists, and only then most code depends on it */
-        __cpuid_count(7, 0, most, b, c, d);
-        words[4] = b;
-        words[5] = c;
-        words[6] = d;
-    }
-    if (most > 0) {
-        __cpuid_count(7, 1, a, b, c, d);
-        words[7] = a;
-        words[8] = d;
-    }
-    __cpuid(EXTENDED + 1, a, b, c, d);
-    words[9] = c;
-    words[10] = d;
+    const Leaf none = {0}, first = ask_leaf(0, 1, 0), extended = ask_leaf(2, EXTENDED + 1, 0); /* first.b has the number of the core */
+    const Leaf seventh = first.c & AVX ? ask_leaf(1, 7, 0) : none; /* only then it certainly exists, and most code depends on it */
+    const Leaf further = seventh.a > 0 ? ask_leaf(6, 7, 1) : none;
+    const unsigned long long found[] = {first.a,   first.c,   first.d,   first.c & OSXSAVE ? read_xcr0() : 0, seventh.b, seventh.c,
+                                        seventh.d, further.a, further.d, extended.c,                          extended.d};
+    memcpy(words, found, sizeof found);
     return NAMED_WORDS;
 }
 
