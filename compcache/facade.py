@@ -217,7 +217,7 @@ class Cache:
         given = signing_key, layers or None, trusted_keys, publish_key, min_llvm, remote, remote_mode, max_size, lock_timeout
         links = link == "background"
         plain = None
-        if verify and not (readonly or trust or tune or sys.flags.dev_mode or given != (None,) * len(given)) and (links or link is None):
+        if verify and not (readonly or trust or tune or given != (None,) * len(given)) and (links or link is None):
             plain = _open_plain(path)
         if plain is None:
             self._open(path, layers, trusted_keys, min_llvm, readonly, verify, trust, allow_pickle, tune, link)

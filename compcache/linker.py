@@ -88,7 +88,6 @@ def build_module(
     machine: Host,
     is_cached: Callable[[str], bool],
     provided: Callable[[tuple[str, ...]], Mapping[str, Provided]] = offer_nothing,
-    maker: str = "",
 ) -> BuiltModule:
     """Compile and link a module for each of its targets.
 
@@ -97,7 +96,6 @@ def build_module(
         machine: this host.
         is_cached: returns whether the cache has a function or variable with this name.
         provided: returns the bodies that the cache offers for inlining, by name.
-        maker: a digest of the program that provided the source. It is stored beside the digest of the source.
 
     Returns:
         The module that fits this host best. Its field `others` has the modules for the other targets.
@@ -106,7 +104,7 @@ def build_module(
         CompileError, LinkError, SignatureError, InvalidNameError, GlobalValidationError: the source cannot be compiled. The message names
             the function, symbol or global.
     """
-    return link_module(translate_module(source, machine=machine, is_cached=is_cached, provided=provided, maker=maker))
+    return link_module(translate_module(source, machine=machine, is_cached=is_cached, provided=provided))
 
 
 def translate_module(
@@ -115,7 +113,6 @@ def translate_module(
     machine: Host,
     is_cached: Callable[[str], bool],
     provided: Callable[[tuple[str, ...]], Mapping[str, Provided]] = offer_nothing,
-    maker: str = "",
     assumed: dict[str, bool] | None = None,
     overridden: Collection[str] = (),
     is_beside: Callable[[str], bool] = frozenset().__contains__,
@@ -123,7 +120,7 @@ def translate_module(
     """Compile a module for each of its targets: the part of `build_module` that runs LLVM. Raise the errors of `build_module`.
 
     Args:
-        source, machine, is_cached, provided, maker: see `build_module`.
+        source, machine, is_cached, provided: see `build_module`.
         assumed: collects the symbols that nothing defines, and whether each is a function. They become imports. None: they are errors.
         overridden: the functions of other sources. Weak functions with these names, in a source without `functions`, become imports.
         is_beside: returns whether another source that is added together with this source defines a name.
@@ -134,7 +131,7 @@ def translate_module(
         )
     requests = [
         request._replace(is_cached=is_cached, provided=provided, assumed=assumed, overridden=overridden, is_beside=is_beside)
-        for request in requests_of(freeze(source), machine, maker)
+        for request in requests_of(freeze(source), machine)
     ]
     return translate_requests(machine, requests)
 

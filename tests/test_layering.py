@@ -64,7 +64,6 @@ DOORS = {
     ("native", "hit"): "the extension module in C is in the folder of the path that it is the native half of",
     ("native", "hit.native_build"): "what to do where it is missing is said in one place",
     ("store", "publish.verify"): "a look-up that meets a file which no stamp vouches for verifies it, or sets it aside",
-    ("layers.layered_store", "maintain.layer_segment"): "who finds no segment of all layers makes it for the next process",
     ("layers.unpacked_bundle", "bundles.unpacked_layer"): "a bundle that is given as a layer is unpacked before it is first used",
     ("layers.layered_store", "publish.verify"): "that a file of a layer was verified is remembered in the writable directory",
     ("directory", "publish.verify"): "that a directory is not trusted is said where files are verified",

@@ -195,7 +195,7 @@ class Cache(_Parts):
         self._plain = self._loader = Loader(self._store, allow_pickle=allow_pickle)
         self._targets = self._loader.targets
         self._max_size = self._max_size if self._max_size is None else _size_in_bytes(self._max_size)
-        self._checks = sys.flags.dev_mode or is_on(CHECK_VARIABLE)
+        self._checks = is_on(CHECK_VARIABLE)
         if link not in (None, "background"):
             raise ValueError(f"Cache(): link must be 'background' or None, not {link!r}")
         self._tunes = tune

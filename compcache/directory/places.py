@@ -60,7 +60,7 @@ INDEX = Place("index-v1/<LL>-<digest>.idx", derived=True, cleared=True)
 PARTS = Place("index-v1/<directories and time>.idx-part", derived=True, cleared=True)
 HOSTS = Place("hosts-v4/<boot and processor>.host", derived=True)
 LAYERS = Place("layers-v1/<LL>-<digest>.idx", derived=True, cleared=True)
-MERGED_LAYERS = Place("layers-v1/<digest>.all", derived=True, cleared=True)
+MERGED_LAYERS = Place("layers-v1/<digest>.all", derived=True, cleared=True)  # of versions up to 1.0; neither read nor written
 BUNDLES = Place("bundles-v1/<bundle and its state>.unpacked", derived=True, cleared=True)
 CLOSURES = Place("closures-v1/<key of the closure>.closure", derived=True, cleared=True)
 SIGNATURES = Place("signatures-v1/<module_id>.ed25519", cleared=True)

@@ -24,8 +24,8 @@ __all__ = [
     "pack_notes",
 ]  # fmt: skip
 
-#: The digests in the notes: of the source's code, of the code with its options, and of the function that returned the source.
-SOURCE_DIGESTS = ("code", "source", "maker")
+#: The digests in the notes: of the source's code, and of the code with its options.
+SOURCE_DIGESTS = ("code", "source")
 #: The key in the notes for the origin of a module: a bundle or a remote store. Modules that were compiled in the directory lack it.
 ORIGIN = "origin"
 #: The kind of a node for a function of another module that may be inlined in this module.

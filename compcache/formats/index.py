@@ -373,10 +373,6 @@ class Index:
         """Return a digest that changes with every change of the index."""
         return digest([segment.name.encode() for segment in self.segments])
 
-    def use_only(self, segment: Segment) -> None:
-        """Use only this segment, without listing the directory."""
-        self._segments = (segment,)
-
     def share_ranks(self, other: Index) -> None:
         """Use the processor and the known ranks of another index."""
         self._processor, self._ranks = other._processor, other._ranks

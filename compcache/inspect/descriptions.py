@@ -71,7 +71,7 @@ class Provenance(Shown):
     Attributes:
         module_id: the module.
         makers: the packages and programs that made the code, by name and version; an empty version is not recorded.
-        digests: digests of the given `code`, of the code with its options (`source`), and of the function that returned it (`maker`).
+        digests: digests of the given `code`, and of the code with its options (`source`).
         compiled: the time of the compilation by the clock of the compiling host, in seconds since the epoch; 0.0 if unknown.
         added: the time when the file was written to its directory, in seconds since the epoch; 0.0 for a module in memory.
         owner: the name or numeric id of the user who owns the file; empty for a module in memory.

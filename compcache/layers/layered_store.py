@@ -3,9 +3,8 @@
 The writable directory is searched first, then the layers in their order. For a plain name, the newest addition in the first directory
 with this name wins. For a content name, the realization that fits this host best wins, in any directory. A layer is never written.
 
-Five layers cost no more than one layer, because the writable directory merges the indexes of all layers into one segment, whose name is a
-digest of the paths and modification times of the layers. Stamps of verified files do not survive copying a directory. So the writable
-directory also remembers which files of layers were verified, in an index that contains only stamps.
+Stamps of verified files do not survive copying a directory. So the writable directory remembers which files of layers were verified, in an
+index that contains only stamps.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from __future__ import annotations
 import os
 
 from compcache.digest import digest, name_key
-from compcache.directory.places import INDEX, LAYERS, MERGED_LAYERS
-from compcache.errors import FormatError, IntegrityError, MissingPackageError, StorageError
+from compcache.directory.places import LAYERS
+from compcache.errors import IntegrityError, StorageError
 from compcache.files import absolute_path
-from compcache.formats.index import MAGIC, NAME_SIZE, Index, Segment, entry_for, sort_by_preference
+from compcache.formats.index import Index, sort_by_preference
 from compcache.formats.manifest import LINKED
 from compcache.interrupts import reraise_interrupt
 from compcache.store import Store, is_ordered
@@ -28,17 +27,11 @@ if TYPE_CHECKING:
 
     from compcache.directory.module_file import ModuleFile
     from compcache.formats.host import Processor
-    from compcache.formats.index import ModuleEntry, Numbered
+    from compcache.formats.index import ModuleEntry, Numbered, Segment
     from compcache.store import IsNear
     from compcache.targets.host_probe import Host
 
-__all__ = ["LAYER_SHIFT", "ORDER_BITS", "LayeredStore", "layer_paths"]
-
-#: In the segment of all layers, the flags of a module hold the number of its layer above these bits.
-LAYER_SHIFT = 16
-#: In the segment of all layers, addition numbers have this many bits. The bits above them hold the number of later layers.
-ORDER_BITS = 48
-_FLAGS_OFFSET = 4 * 8 + 2 * 8 + 8  # in a module entry without its key: after the stamp, two sizes and the target
+__all__ = ["LayeredStore", "layer_paths"]
 
 
 def layer_paths(layers: Iterable[str | os.PathLike[str]]) -> list[str]:
@@ -90,15 +83,7 @@ class _Layer(Store):
         upper_store = self._upper_store
         if self.trusted_keys:  # a writer of the layer could forge its stamps for these keys; so could a writer of an exposed directory
             return not upper_store.exposed and super()._set_if_verified(module, status, upper_store.verified)
-        entry = upper_store.entries.get(module.module_id)
-        if entry is None or self.signing_key:
-            return super()._set_if_verified(module, status, index) or super()._set_if_verified(module, status, upper_store.verified)
-        entries = entry_for(module.module_id + entry, module.module_id, status)
-        if not entries:
-            return super()._set_if_verified(module, status, upper_store.verified)
-        image, records, target, flags, _, key, _ = entries[0]
-        module.describe(image, records, target, flags & ((1 << LAYER_SHIFT) - 1), key)
-        return True
+        return super()._set_if_verified(module, status, index) or super()._set_if_verified(module, status, upper_store.verified)
 
     def open_module(self, module_id: bytes, *, leave_stamp: bool = True) -> ModuleFile:
         """See `Store`."""
@@ -141,16 +126,13 @@ class LayeredStore(Store):
         StorageError: a layer is a bundle that cannot be read, or cannot be unpacked because no directory is writable.
     """
 
-    __slots__ = ("_found_in", "_is_merged_opened", "entries", "layers", "merged", "verified")
+    __slots__ = ("_found_in", "layers", "verified")
 
     def __init__(self, root: str, layers: Sequence[str], options: dict[str, Any]) -> None:
         super().__init__(root, **options)
-        self.merged: Index | None = None  # the segment of all layers; None if it is not known to be current
-        self._is_merged_opened = False
         self.verified = Index(self.files, self.directory(LAYERS), self.temporary, LAYERS.suffix)
         self.verified.owners = self.verified.vouching = self._owners
         self._found_in: dict[bytes, Store] = {}
-        self.entries: dict[bytes, bytes] = {}  # the entries of requested modules in the segment of all layers
         paths = dict.fromkeys(absolute_path(path) for path in layers)
         paths.pop(root, None)
         self.layers = tuple([layer for path in paths if (layer := self._open_layer(path, options)) is not None])
@@ -178,57 +160,6 @@ class LayeredStore(Store):
             return ensure_unpacked(path, self)
         return path
 
-    # ------------------------------------------------------- the segment of all layers
-
-    def merged_name(self) -> str:
-        """Return the file name of the segment of all layers in their current state. Unreadable layers count as empty."""
-        parts = [MAGIC, self.known_faults]  # a segment of another version must have another name
-        for layer in self.layers:
-            try:
-                status = os.stat(layer.directory(INDEX))
-                state = status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
-            except OSError as error:
-                reraise_interrupt(error)
-                state = (0, 0, 0, 0)
-            parts.append(f"{layer.root}\0{state}\0".encode("utf-8", "surrogateescape"))
-        return MERGED_LAYERS.file_name(digest(parts, size=NAME_SIZE).hex())
-
-    def _open_merged(self) -> None:
-        """Set `merged` to the segment of all layers; if it does not exist, write it for the next process, and leave `merged` None."""
-        self._is_merged_opened = True
-        name = self.merged_name()
-        index = Index(self.files, self.directory(MERGED_LAYERS), self.temporary, MERGED_LAYERS.suffix)
-        index.owners = self._owners
-        index.share_ranks(self.index)
-        segment = Segment(index, name)
-        try:
-            segment.functions  # noqa: B018 - reading the attribute opens the segment
-        except (OSError, FormatError) as error:
-            reraise_interrupt(error)
-            if not self.readonly:
-                self._write_segment(name)
-            return
-        index.use_only(segment)
-        self.merged = index
-
-    def _write_segment(self, name: str) -> None:
-        """Write the segment of all layers, if this installation can write segments."""
-        try:
-            from compcache.maintain.layer_segment import write_layer_segment
-        except MissingPackageError:
-            return  # compcache-runtime cannot write segments; look-ups search each layer
-        write_layer_segment(self, name)
-
-    def _find_merged_layer(self, merged: Index, module_id: bytes) -> Store | None:
-        """Return the layer of a module and record the module's entry; None if the segment of all layers lacks the module."""
-        for segment in merged.segments:
-            for value in merged.look_up(segment, module_id, modules=True) or ():
-                number = int.from_bytes(value[_FLAGS_OFFSET : _FLAGS_OFFSET + 4], "little") >> LAYER_SHIFT
-                if number < len(self.layers):
-                    self.entries[module_id] = value
-                    return self.layers[number]
-        return None
-
     # --------------------------------------------------------------- look-ups
 
     def find(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterator[tuple[bytes, int]]:
@@ -236,29 +167,12 @@ class LayeredStore(Store):
         if self._memory_names:
             yield from list(self._memory_names.get(func_name, ()))
         is_found = False
-        if not self._is_merged_opened:
-            self._open_merged()
-        if self.merged is not None:
-            for candidate in self._find_in(self.merged, func_name, is_near, linked=linked):
-                is_found = True
-                yield candidate
-        if not is_found:
-            self.merged = None  # an addition to a layer within the resolution of its clock would go unnoticed
-            yield from self._find_in_each(func_name, is_near, linked=linked)
-
-    def _find_in_each(self, func_name: str, is_near: IsNear | None, *, linked: bool) -> Iterator[tuple[bytes, int]]:
-        """Yield the realizations of a function from the indexes of this directory and of each layer.
-
-        If there are none, indexes that were listed before are listed again. If there are still none, unreadable layers are reported.
-        With `linked`, realizations in linked closures are included. See `_renew_all` for the exception.
-        """
-        is_found = False
         were_listed = [store.index.is_listed for store in (self, *self.layers)]
-        for candidate in self._find_in(None, func_name, is_near, linked=linked):
+        for candidate in self.find_here(func_name, is_near, linked=linked):
             is_found = True
             yield candidate
-        if not is_found and self._renew_all(were_listed):
-            for candidate in self._find_in(None, func_name, is_near, linked=linked):
+        if not is_found and self._renew_all(were_listed):  # indexes that were listed before are listed again
+            for candidate in self.find_here(func_name, is_near, linked=linked):
                 is_found = True
                 yield candidate
         if not is_found:
@@ -267,7 +181,6 @@ class LayeredStore(Store):
 
     def renew_index(self) -> bool:
         """See `Store`."""
-        self.merged = None
         return self._renew_all([True] * (1 + len(self.layers)))
 
     def _renew_all(self, were_listed: list[bool]) -> bool:
@@ -277,101 +190,80 @@ class LayeredStore(Store):
         """
         return any([store._renew_index(look=was_listed) for store, was_listed in zip((self, *self.layers), were_listed, strict=True)])  # noqa: C419 - all of them
 
-    def _find_in(
-        self, merged: Index | None, func_name: str, is_near: IsNear | None = None, *, linked: bool = False
-    ) -> Iterator[tuple[bytes, int]]:
-        """Return the realizations of a function in this directory and in `merged`; in the index of each layer if `merged` is None.
-
-        Realizations in linked closures are left out unless `linked` is set.
-        """
-        indexes, key = self._indexes(merged), name_key(func_name)
-        candidates = self._find_ordered(indexes, key, is_near) if is_ordered(func_name) else self._find_best(indexes, key)
+    def find_here(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterator[tuple[bytes, int]]:
+        """See `Store`."""
+        key = name_key(func_name)
+        candidates = self._find_ordered(key, is_near) if is_ordered(func_name) else self._find_best(key)
         return candidates if linked else ((module_id, offset) for module_id, offset in candidates if offset < LINKED)
-
-    def _indexes(self, merged: Index | None) -> list[tuple[Store | Index, Index]]:
-        """Return the indexes to search, in order, each with its store, or with itself if it covers all layers (`merged`)."""
-        layer_indexes: list[tuple[Store | Index, Index]] = [(layer, layer.index) for layer in self.layers]
-        return [(self, self.index), *([(merged, merged)] if merged is not None else layer_indexes)]
 
     def find_numbered(self, func_name: str) -> list[Numbered]:
         """See `Store`."""
-        return [row for _, row in self._numbered_rows(self._indexes(self.merged), name_key(func_name))]
+        return [row for _, row in self._numbered_rows(name_key(func_name))]
 
-    @staticmethod
-    def _numbered_rows(indexes: list[tuple[Store | Index, Index]], key: bytes) -> list[tuple[Store | Index, Numbered]]:
-        """Return the rows of a name in all indexes, with their stores. Rows of earlier indexes get greater addition numbers.
+    def _numbered_rows(self, key: bytes) -> list[tuple[Store, Numbered]]:
+        """Return the rows of a name in all directories, with their stores. Rows of earlier directories get greater addition numbers.
 
         A layer that cannot be read at the moment is left out with a warning. If the writable directory's index cannot be read at the
         moment, there are no rows, or `StorageError` is raised (`Index.find_numbered`).
         """
-        rows: dict[bytes, tuple[Store | Index, Numbered]] = {}
-        for number, (store, index) in enumerate(indexes):
+        rows: dict[bytes, tuple[Store, Numbered]] = {}
+        for number, store in enumerate((self, *self.layers)):
             try:
-                numbered = index.find_numbered(key)
+                numbered = store.index.find_numbered(key)
             except StorageError:
                 if number == 0:
                     raise
                 numbered = []
-            if number == 0 and index.is_passing:
+            if number == 0 and store.index.is_passing:
                 break
-            if isinstance(store, Store) and index.is_passing:
+            if store.index.is_passing:
                 _warn_about_unreadable(store)
             for order, rank, module_id, offset, content in numbered:
                 rows.setdefault(module_id, (store, (order - (number << 64), rank, module_id, offset, content)))
         return list(rows.values())
 
-    def _find_ordered(self, indexes: list[tuple[Store | Index, Index]], key: bytes, is_near: IsNear | None) -> Iterator[tuple[bytes, int]]:
-        """Yield the realizations of a plain name, the newest addition of the first index first. See `find` for `is_near`."""
-        numbered_rows = self._numbered_rows(indexes, key)
+    def _find_ordered(self, key: bytes, is_near: IsNear | None) -> Iterator[tuple[bytes, int]]:
+        """Yield the realizations of a plain name, the newest addition of the first directory first. See `find` for `is_near`."""
+        numbered_rows = self._numbered_rows(key)
         stores = {module_id: store for store, (_, _, module_id, _, _) in numbered_rows}
         for module_id, offset in sort_by_preference([row for _, row in numbered_rows], is_near):
             self._record_layer(module_id, stores[module_id])
             yield module_id, offset
 
-    def _find_best(self, indexes: list[tuple[Store | Index, Index]], key: bytes) -> Iterator[tuple[bytes, int]]:
+    def _find_best(self, key: bytes) -> Iterator[tuple[bytes, int]]:
         """Yield the realizations of a content name, the best for this host first."""
         yielded = set()
-        fallbacks: list[tuple[int, Store | Index, bytes, int]] = []  # with the rank, the greatest of which is the best
-        for store, index in indexes:
+        fallbacks: list[tuple[int, Store, bytes, int]] = []  # with the rank, the greatest of which is the best
+        for store in (self, *self.layers):
             ranked: list[tuple[int, tuple[bytes, int]]] = []
-            for module_id, offset in index.find(key, ranked):
+            for module_id, offset in store.index.find(key, ranked):
                 if module_id not in yielded:
                     yielded.add(module_id)
                     self._record_layer(module_id, store)
                     yield module_id, offset
             fallbacks += [(rank, store, module_id, offset) for rank, (module_id, offset) in ranked]
-        fallbacks.sort(key=lambda fallback: -fallback[0])  # by rank; equal ranks stay in the order of their indexes
+        fallbacks.sort(key=lambda fallback: -fallback[0])  # by rank; equal ranks stay in the order of their directories
         for _, store, module_id, offset in fallbacks:
             if module_id not in yielded:
                 yielded.add(module_id)
                 self._record_layer(module_id, store)
                 yield module_id, offset
 
-    def _record_layer(self, module_id: bytes, store: Store | Index) -> None:
-        """Record the layer of a module for `open_module`.
-
-        `store` is the layer, this directory, or the merged index of all layers, which names the layer of a module that it contains. This
-        directory itself is not recorded, because `open_module` searches it first.
-        """
+    def _record_layer(self, module_id: bytes, store: Store) -> None:
+        """Record the layer of a module for `open_module`. This directory is not recorded, because `open_module` searches it first."""
         if store is self:
             self._found_in.pop(module_id, None)
-            return
-        layer = store if isinstance(store, Store) else self._find_merged_layer(store, module_id)
-        if layer is not None:
-            self._found_in[module_id] = layer
-
-    def find_here(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterable[tuple[bytes, int]]:
-        """See `Store`."""
-        return self._find_in(None, func_name, is_near, linked=linked)
+        else:
+            self._found_in[module_id] = store
 
     def segments(self) -> tuple[Segment, ...]:
         """See `Store`."""
-        return tuple([segment for _, index in self._indexes(self.merged) for segment in index.segments])
+        return tuple([segment for store in (self, *self.layers) for segment in store.index.segments])
 
     def state(self) -> bytes:
         """See `Store`."""
-        roots = [] if self.merged is not None else [layer.root.encode("utf-8", "surrogateescape") for layer in self.layers]
-        return digest([*roots, *[index.state() for _, index in self._indexes(self.merged)]])
+        roots = [layer.root.encode("utf-8", "surrogateescape") for layer in self.layers]
+        return digest([*roots, *[store.index.state() for store in (self, *self.layers)]])
 
     def exists(self, module_id: bytes) -> bool:
         """Return whether a module exists in this directory or in a layer."""
@@ -417,6 +309,5 @@ class LayeredStore(Store):
         """Close the files of this directory and of its layers."""
         super().close()
         self.verified.close()
-        self.merged = None
         for layer in self.layers:
             layer.close()

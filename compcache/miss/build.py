@@ -21,13 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["add", "build_source"]
 
 
-def build_source(session: Session, source: ModuleSource, maker: str = "", *, alone: bool = False, seconds: float = 0.0) -> BuiltModule:
+def build_source(session: Session, source: ModuleSource, *, alone: bool = False, seconds: float = 0.0) -> BuiltModule:
     """Compile and link a module for each of its targets. The result is not stored, but modules of runtime libraries may be added.
 
     Args:
         session: the cache, which provides imports and counts compilations.
         source: the code.
-        maker: a digest of the program that provided the source.
         alone: import only functions that the source names.
         seconds: the time that creating the source took.
 
@@ -36,11 +35,11 @@ def build_source(session: Session, source: ModuleSource, maker: str = "", *, alo
     """
     store = session.store
     if alone:
-        built = build_module(source, machine=store.host(), is_cached=lambda _: False, maker=maker)
+        built = build_module(source, machine=store.host(), is_cached=lambda _: False)
     else:
         share_runtime_libraries(session, source, add)
         provided = partial(find_bodies, session)
-        built = build_module(source, machine=store.host(), is_cached=session.can_import, provided=provided, maker=maker)
+        built = build_module(source, machine=store.host(), is_cached=session.can_import, provided=provided)
     if seconds:
         seconds += built.seconds
         notes = pack_notes({**decode_notes(built.sections.notes), "seconds": seconds})

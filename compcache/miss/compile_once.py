@@ -14,7 +14,7 @@ from compcache.miss.claim import note_use, single_flight
 from compcache.miss.held import keep_received
 from compcache.miss.publication import publish_built, publish_or_keep
 from compcache.miss.retarget import accept_own_llvm, load_retargeted
-from compcache.miss.staleness import maker_digest, names_with_other_source
+from compcache.miss.staleness import names_with_other_source
 from compcache.publish.writer import keep_in_memory
 from compcache.wording import join_first
 
@@ -91,7 +91,6 @@ def _compile_once(session: Session, name: str | Identity, func_name: str, build:
                 inquiry,
                 fetched=partial(_try_load, session, func_name),
                 use=partial(_publish_and_load, session, func_name, miss),
-                maker=maker_digest(build),
             )
 
 
@@ -262,7 +261,7 @@ def _load_stored_function(session: Session, func_name: str) -> TypedCallTarget:
 
 def _build_and_use(
     session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource], inquiry: Inquiry | None, *,
-    fetched: Callable[[], _Result | None], use: Callable[[BuiltModule], _Result], maker: str = "",
+    fetched: Callable[[], _Result | None], use: Callable[[BuiltModule], _Result],
 ) -> _Result:  # fmt: skip
     """Build and compile a source that must export these functions, and return the result of `use` for the module.
 
@@ -291,7 +290,7 @@ def _build_and_use(
                 return fetched_result
             inquiry.record_late_answer()
         try:
-            return use(_compile_exporting(session, functions, source, inquiry, maker))
+            return use(_compile_exporting(session, functions, source, inquiry))
         except UndefinedSymbolError as error:
             if builds == _MOST_BUILDS or not are_needs_met or not error.symbols or not set(functions).isdisjoint(error.symbols):
                 raise
@@ -299,10 +298,9 @@ def _build_and_use(
         inquiry = None
 
 
-def _compile_exporting(
-    session: Session, functions: tuple[str, ...], source: ModuleSource, inquiry: Inquiry | None, maker: str
-) -> BuiltModule:
+def _compile_exporting(session: Session, functions: tuple[str, ...], source: ModuleSource, inquiry: Inquiry | None) -> BuiltModule:
     """Compile a source that must export these functions, and record the time in `inquiry`, if there is one.
+
     Raises:
         UndefinedSymbolError: the source does not export one of the functions.
         CompileError, LinkError, ...: the errors of `Cache.add_module`.
@@ -310,7 +308,7 @@ def _compile_exporting(
     from compcache.miss.build import build_source  # imports LLVM, which functions of the remote store do not need
 
     try:
-        built = _retry_with_received(session, partial(build_source, session, source, maker))
+        built = _retry_with_received(session, partial(build_source, session, source))
     except CompileError as error:
         raise CompileError(f"build() for {functions[0]!r} returned code that cannot be compiled: {error}") from error
     if inquiry is not None:

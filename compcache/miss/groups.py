@@ -129,7 +129,7 @@ class _Group:
                     "a source of a group cannot have entries= or part_of=: omit these arguments, or add the source without a group"
                 )
             source = freeze(source)
-            requests = requests_of(source, self._store.host(), "")
+            requests = requests_of(source, self._store.host())
             return _Source(number, source, content_digest(source), requests)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the other sources are added
             reraise_interrupt(error)
@@ -344,7 +344,7 @@ def _merge_sources(requests: Sequence[Request], members: Sequence[Member], conte
         keep_bitcode=all(request.keep_bitcode for request in requests),
         identity=None,
         untrusted=False,  # each source was tried in a process of its own
-        digests={"maker": "", "code": content, "source": content},
+        digests={"code": content, "source": content},
         is_cached=is_cached,
         members=tuple(members),
         makers="\n".join(filter(None, [request.makers for request in requests])),

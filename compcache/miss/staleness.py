@@ -1,16 +1,14 @@
 """Detects stale names: compares the source of a cached function with the source that the program builds now.
 
-Each module stores digests of its source, and of the function (`build`) that returned it. Nothing here decides which code is loaded,
-because the user decides what a name means. A difference causes one warning.
+Each module stores a digest of its source. Nothing here decides which code is loaded, because the user decides what a name means. A
+difference causes one warning.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from compcache.content.names import NamedSource, content_digest, freeze, source_of
-from compcache.digest import digest
 from compcache.errors import CacheWarning, CompcacheError, ShadowWarning
 from compcache.formats.manifest import FUNCTION, LINK_ONLY, decode_function
 from compcache.formats.manifest_writer import iterate_frames
@@ -23,8 +21,7 @@ from compcache.warning import warn
 from compcache.wording import join_first
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
-    from types import CodeType
+    from collections.abc import Callable, Collection, Iterable
 
     from compcache.build.source import ModuleSource
     from compcache.formats.built_module import BuiltModule
@@ -35,11 +32,10 @@ if TYPE_CHECKING:
     from compcache.store import Store
 
 __all__ = [
-    "is_checking", "maker_digest", "names_with_other_source", "warn_about_hidden", "warn_about_repeated", "warn_about_shadowed",
-    "warn_about_stale", "warn_if_stale",
+    "is_checking", "names_with_other_source", "warn_about_hidden", "warn_about_repeated", "warn_about_shadowed", "warn_about_stale",
+    "warn_if_stale",
 ]  # fmt: skip
 
-_CONSTANTS = (str, bytes, int, float, complex, bool, type(None))
 _ABOUT_THE_FILE = ("; ModuleID", "source_filename")
 _MOST_NAMED = 10
 _ADVICE = (
@@ -51,25 +47,16 @@ _ADVICE = (
 def warn_if_stale(session: Session, target: TypedCallTarget, name: str | Identity, build: Callable[[], Any]) -> None:
     """Warn once if a function was compiled from a source other than `build` returns now.
 
-    With $COMPCACHE_CHECK `build` is called. In Python's development mode the code of `build` is compared with its code at the compilation.
-    Otherwise, and for a content name, nothing is compared. See `source_of` for the exceptions.
+    Do nothing for a content name, or unless $COMPCACHE_CHECK is set. See `source_of` for the exceptions.
     """
-    checks = is_checking()
-    if isinstance(build, NamedSource) or not (checks or sys.flags.dev_mode):
+    if isinstance(build, NamedSource) or not is_checking():
         return  # a content name means the code, whatever source it was compiled from
-    notes = _read_notes(session.store, bytes.fromhex(target.module_id))
     func_name = target.func_name
-    if checks:
-        source = source_of(build(), func_name, None if isinstance(name, str) else name)
-        current = content_digest(freeze(source)).hex()
-        changed = bool(notes.get("source")) and notes["source"] != current
+    source = source_of(build(), func_name, None if isinstance(name, str) else name)
+    current = content_digest(freeze(source)).hex()
+    stored = _read_notes(session.store, bytes.fromhex(target.module_id)).get("source")
+    if stored and stored != current:
         subject = f"function {func_name!r} was compiled from different code than its build() returns now"
-    else:
-        current = maker_digest(build)
-        known_maker = str(notes.get("maker", ""))
-        changed = _are_comparable(current, known_maker) and current != known_maker
-        subject = f"build() of function {func_name!r} has changed since the function was compiled"
-    if changed:
         warn_once(session.store, f"stale {func_name} {current}", f"{subject}; {_ADVICE.format(func_name)}")
 
 
@@ -98,11 +85,6 @@ def warn_about_stale(store: Store, names: Iterable[str], source: ModuleSource, c
         warn_once(store, f"stale {name}", f"function {name!r} was compiled from different code than it has now; {consequence}")
 
 
-def _are_comparable(first: str, second: str) -> bool:
-    """Return whether two maker digests are of the same version of Python."""
-    return bool(first and second) and first.partition(" ")[0] == second.partition(" ")[0]
-
-
 def _read_notes(store: Store, module_id: bytes) -> dict[str, Any]:
     """Return the notes of a stored module, or an empty dict if the module cannot be read."""
     from compcache.formats.graph import decode_notes
@@ -111,66 +93,6 @@ def _read_notes(store: Store, module_id: bytes) -> dict[str, Any]:
         footer = module.footer()
         return decode_notes(module.read(footer.content, footer.notes))
     return {}
-
-
-def maker_digest(build: Callable[[], Any]) -> str:
-    """Return the version of Python and a digest of a callable's code, or "" for a callable without code that is not a `partial`.
-
-    It covers the constants among default values, a partial's arguments and used variables, and the used functions of the same module.
-    """
-    parts = list(_iterate_code_parts(build, set()))
-    if not parts:
-        return ""
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return f"{version} {digest([repr(parts).encode('utf-8', 'surrogatepass')]).hex()}"
-
-
-def _iterate_code_parts(function: Any, visited: set[int]) -> Iterator[Any]:
-    """Yield all parts of a function that its digest covers. `visited` collects the ids of visited functions."""
-    function = getattr(function, "__func__", function)
-    if hasattr(function, "func") and hasattr(function, "keywords"):  # functools.partial
-        yield [value for value in (*function.args, *function.keywords.values()) if isinstance(value, _CONSTANTS)]
-        function = function.func
-    code = getattr(function, "__code__", None)
-    if code is None or id(function) in visited:
-        return
-    visited.add(id(function))
-    yield from _code_parts(code)
-    yield [value for value in function.__defaults__ or () if isinstance(value, _CONSTANTS)]
-    for value in _values_used(function):
-        if isinstance(value, _CONSTANTS):
-            yield value
-        elif getattr(value, "__globals__", None) is function.__globals__:
-            yield from _iterate_code_parts(value, visited)
-
-
-def _code_parts(code: CodeType) -> Iterator[Any]:
-    """Yield the parts of a code object that do not depend on the file or the process."""
-    yield code.co_code
-    yield code.co_names
-    for constant in code.co_consts:
-        if hasattr(constant, "co_code"):
-            yield from _code_parts(constant)
-        else:
-            yield sorted(map(repr, constant)) if isinstance(constant, frozenset) else repr(constant)
-
-
-def _values_used(function: Any) -> Iterator[Any]:
-    """Yield the values that a function's code refers to by name, in enclosing functions and its module, except unassigned ones."""
-    for cell in function.__closure__ or ():
-        with suppress(ValueError):  # the variable is not assigned yet
-            yield cell.cell_contents
-    for name in _names_used(function.__code__):
-        if name in function.__globals__:
-            yield function.__globals__[name]
-
-
-def _names_used(code: CodeType) -> Iterator[str]:
-    """Yield the global names and attributes that code uses, also in the functions that it contains."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if hasattr(constant, "co_code"):
-            yield from _names_used(constant)
 
 
 def warn_about_shadowed(store: Store, built: BuiltModule, *, besides: Collection[bytes] = ()) -> LookUps:

@@ -45,7 +45,7 @@ __all__ = [
     "ALL_LEVELS", "FANOUT", "LARGE_LEVELS", "SMALL_LEVELS", "add_all", "encode_function_entry", "encode_requirements",
     "encode_segment", "entries_of", "full_level", "greatest_number", "keep_newest", "merge",
     "merge_additions", "merge_all", "newest_additions", "publish_addition", "publish_segment", "remove_damaged", "replace_segments",
-    "segment_level", "segments_to_merge", "with_own_stamps",
+    "segment_level", "segments_to_merge",
 ]  # fmt: skip
 
 FANOUT = 8
@@ -209,7 +209,7 @@ def publish_segment(
     return name, spooled_modules.size // MODULE.size
 
 
-def with_own_stamps(index: Index, segment: Segment, entries: Iterable[bytes]) -> Iterator[bytes]:
+def _with_own_stamps(index: Index, segment: Segment, entries: Iterable[bytes]) -> Iterator[bytes]:
     """Yield module entries of a segment, for copying to a new segment.
 
     The stamps are set to zero unless the owner of the segment is a user who vouches for files (`Index.vouching`).
@@ -325,7 +325,7 @@ def _merge_modules(index: Index, segments: Sequence[Segment], gone: Container[by
     for parts in _read_ranges(segments, attrgetter("modules")):
         newest: dict[bytes, bytes] = {}
         for segment, entries in zip(segments, parts, strict=True):
-            for entry in with_own_stamps(index, segment, entries):
+            for entry in _with_own_stamps(index, segment, entries):
                 keep_newest(newest, entry)
         yield from [newest[module_id] for module_id in sorted(newest) if module_id not in gone]
 

@@ -19,7 +19,6 @@ A key is a letter, names in UTF-8 and mostly a module_id. The `base` of a name i
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from itertools import chain, islice
 from operator import itemgetter
 from struct import Struct
@@ -167,9 +166,7 @@ class SortedItems:
 def _write_run(run: list[Item]) -> Iterator[Item]:
     """Sort a run, write it to a scratch file, and return an iterator that reads it."""
     run.sort(key=itemgetter(0))
-    scratch = Scratch()
-    for part in encode_keys(merge_keys([run]), bytes):
-        scratch.write(part)
+    scratch = Scratch(encode_keys(merge_keys([run]), bytes))
     return SortedKeys(scratch.read, scratch.size).between(b"", _END)
 
 
@@ -213,25 +210,6 @@ def _module_of(key: bytes) -> bytes:
     return key[-DIGEST_SIZE:] if key[:1] not in b"er" else key[-DIGEST_SIZE - _OFFSET_SIZE : -_OFFSET_SIZE]
 
 
-class _InMemory:
-    """Items in memory, with the interface of `SortedKeys`."""
-
-    def __init__(self, items: Iterable[Item]) -> None:
-        counter = _Counter(SortedItems(items), ())
-        self._items = list(counter)
-        self._keys = [key for key, _ in self._items]
-        self.summary = counter.summary()
-
-    def between(self, start: bytes, end: bytes) -> Iterator[Item]:
-        """See `SortedKeys`."""
-        return iter(self._items[bisect_left(self._keys, start) : bisect_left(self._keys, end)])
-
-    def find(self, key: bytes) -> bytes | None:
-        """See `SortedKeys`."""
-        position = bisect_left(self._keys, key)
-        return self._items[position][1] if self._keys[position : position + 1] == [key] else None
-
-
 class _List:
     """The list of one segment, read from its file or made from its modules."""
 
@@ -239,21 +217,21 @@ class _List:
         self._store = store
         self.segment = segment
         self._progress = progress
-        self._keys: SortedKeys | _InMemory | None = None
+        self._keys: SortedKeys | None = None
 
-    def keys(self) -> SortedKeys | _InMemory:
+    def keys(self) -> SortedKeys:
         """Return the list's keys. The first call opens the file or creates the list. See `_create_keys` for the exception."""
         if self._keys is None:
             self._keys = self.open() or self._create_keys()
         return self._keys
 
-    def open(self) -> SortedKeys | _InMemory | None:
+    def open(self) -> SortedKeys | None:
         """Return the list that the segment keeps, otherwise the list in its file; None if there is none.
 
         The segment keeps the list, because the index of its blocks takes long to read.
         """
         keys = self.segment.listed
-        if not isinstance(keys, SortedKeys | _InMemory):
+        if not isinstance(keys, SortedKeys):
             self.segment.listed = keys = _open_list(self._store, self.segment.name)
         return keys
 
@@ -273,14 +251,14 @@ class _List:
         except FormatError:
             return self.rebuild().find(key)
 
-    def rebuild(self) -> SortedKeys | _InMemory:
+    def rebuild(self) -> SortedKeys:
         """Discard the list, recreate it from the modules, and return its keys. See `_create_keys` for the exception."""
         remove_lists_of(self._store, [self.segment.name])
         self.segment.listed = None
         self._keys = self._create_keys()
         return self._keys
 
-    def _create_keys(self) -> SortedKeys | _InMemory:
+    def _create_keys(self) -> SortedKeys:
         """Create the list from the modules, and return its keys.
 
         The list of a small segment, and a list that cannot be stored, are kept in memory.
@@ -294,7 +272,9 @@ class _List:
                 stored_keys = self.open()
                 if stored_keys is not None:
                     return stored_keys
-        keys = _InMemory(self._read_items())
+        counter = _Counter(SortedItems(self._read_items()), ())
+        data = b"".join(encode_keys(counter, counter.summary))
+        keys = SortedKeys(lambda at, size: data[at : at + size], len(data))
         if count <= _FEW:
             segment.listed = keys
         return keys

@@ -70,8 +70,8 @@ class Request(NamedTuple):
     provided: Callable[[tuple[str, ...]], Mapping[str, Provided]] = offer_nothing  # returns the offered bodies of functions
 
 
-def requests_of(source: ModuleSource, host_machine: Host, maker: str) -> list[Request]:
-    """Return a request for each target of a source. `source` is frozen, and `maker` a digest of the program that provided it.
+def requests_of(source: ModuleSource, host_machine: Host) -> list[Request]:
+    """Return a request for each target of a source. `source` is frozen.
 
     Raises:
         CompileError: the source's options are invalid or inconsistent.
@@ -84,7 +84,7 @@ def requests_of(source: ModuleSource, host_machine: Host, maker: str) -> list[Re
     targets = _requested_targets(source, host_machine)
     ir, exports, requests = codegen.plain_source(source.ir), read_exports(source), read_requests(source)
     code_digest, source_digest = source_digests(source)
-    digests = {"maker": maker, "code": code_digest.hex(), "source": source_digest.hex()}
+    digests = {"code": code_digest.hex(), "source": source_digest.hex()}
     machines = [machine_for(cpu, features, host_machine, host.platform_name()) for cpu, features in targets]
     for_first_target = Request(
         ir,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
 import sys
 import warnings
 from functools import partial
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import llvmlite.binding as llvm
 import pytest
-from helpers import PACKAGE_ROOT, adder, caller, constant, run_fresh
+from helpers import adder, caller, constant, run_fresh
 from llvmlite import ir
 
 from compcache import Cache, CompileError, Function, Identity, ModuleSource, ShadowWarning, depgraph
@@ -316,30 +315,6 @@ def test_what_is_in_memory_is_compared_too(directory: Path, monkeypatch: pytest.
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             cache.get_or_compile("f", _edited(3))
-
-
-EDITED = """
-import sys
-sys.path.insert(0, {root!r})
-from compcache import Cache
-TEXT = "define i64 @f() {{ ret i64 {number} }}"
-def build():
-    return TEXT
-Cache({directory!r}).get_or_compile("f", build)
-"""
-
-
-@pytest.mark.slow
-def test_development_mode_compares_the_code_of_build(directory: Path) -> None:
-    seen = []
-    for number in (1, 1, 2):
-        program = EDITED.format(root=str(PACKAGE_ROOT), directory=str(directory), number=number)
-        command = [sys.executable, "-I", "-X", "dev", "-W", "ignore::DeprecationWarning", "-c", program]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        seen.append([line for line in done.stderr.splitlines() if "CacheWarning" in line])
-    assert seen[:2] == [[], []]
-    assert len(seen[2]) == 1
-    assert "build() of function 'f' has changed since the function was compiled" in seen[2][0]
 
 
 def test_adding_other_code_under_a_name_says_what_it_shadows(cache: Cache) -> None:

@@ -223,7 +223,7 @@ def test_the_own_directory_stands_before_layers_and_these_in_their_order(cache: 
                 other.add_module(version(number, "g"))
             for number in numbers:
                 other.add_module(version(number))
-    for _ in range(2):  # by the index of each, then by that of all
+    for _ in range(2):
         with Cache(directory, layers=layers) as layered:
             assert layered.get_target("f")() == 2
         with Cache(tmp_path / "empty", layers=layers[::-1]) as layered:

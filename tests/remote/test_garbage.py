@@ -7,7 +7,6 @@ import functools
 import os
 import random
 import time
-from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,6 @@ from compcache.remote.helper.garbage import MARKS, CollectionResult, GarbageColl
 from compcache.remote.helper.leases import Leases
 from compcache.remote.helper.reads import Reads
 from compcache.remote.helper.requests import Requests
-from compcache.remote.helper.surveys import DELIVERIES, decode_survey, encode_survey
 from compcache.remote.helper.uploads import Uploads
 from compcache.remote.helper.uses import USES, Uses, decode_uses, shortened_key
 from compcache.remote.outbox import Outbox, Upload
@@ -37,12 +35,6 @@ if TYPE_CHECKING:
 
 DAY = 86400.0
 SECONDS = float(os.environ.get("COMPCACHE_TEST_SECONDS", "60"))
-
-
-@pytest.fixture(autouse=True)
-def _surveys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also for a few cards."""
-    monkeypatch.setattr("compcache.remote.helper.surveys._FEWEST", 1)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +95,7 @@ def keys(items: Any) -> list[str]:
 
 
 def content(store: MemoryStore) -> set[str]:
-    return {key for key in store.objects if not key.startswith((MARKS, DELIVERIES, f"{LAYOUT}/i/"))}
+    return {key for key in store.objects if not key.startswith(MARKS)}
 
 
 def is_reachable(store: MemoryStore, upload: Upload) -> bool:
@@ -177,94 +169,6 @@ def test_what_is_old_goes_when_it_is_asked_for_but_no_module_that_a_card_leads_t
         found = await collect(store, older_than=30 * DAY)
         assert keys(found.removed) == keys_of_cards(uploads[2])
         assert is_reachable(store, uploads[0])
-
-    in_store(work)
-
-
-def test_a_collection_reads_what_has_changed_since_the_last_one(uploads: list[Upload]) -> None:
-    async def work(store: MemoryStore) -> None:
-        for upload in uploads:
-            await put(store, upload)
-        before, read = content(store), Counter[str]()
-        get = store.get
-
-        async def count(key: str, largest: int, _: object = None) -> bytes | None:
-            read[key.split("/")[1]] += 1
-            return await get(key, largest)
-
-        store.get = count  # type: ignore[method-assign]
-        cards = sum(len(upload.cards) for upload in uploads)
-        await collect(store, grace=0.0)
-        assert read["f"] == cards
-        await asyncio.sleep(10)
-        read.clear()
-        assert (await collect(store, grace=0.0)).removed == []
-        assert read["f"] == 0
-        await put(store, uploads[2])  # anew, the same
-        assert (await collect(store, grace=0.0)).removed == []
-        assert read["f"] == len(uploads[2].cards)
-        assert content(store) == before
-
-    in_store(work)
-
-
-def test_the_first_collection_reads_no_card_that_uploads_have_told_of(uploads: list[Upload], tmp_path: Path) -> None:
-    """What they told is removed when it was read; what it says of a card that has changed is not believed."""
-
-    async def work(store: MemoryStore) -> None:
-        writer = Writer(store, tmp_path / "outbox")
-        for upload in uploads:
-            writer.outbox.put(upload)
-        writer.start()
-        await asyncio.sleep(30)
-        assert writer.uploads is not None
-        await writer.uploads.deliveries.store_rows(now=True)
-        before, read = content(store), Counter[str]()
-        get = store.get
-
-        async def count(key: str, largest: int, _: object = None) -> bytes | None:
-            read[key.split("/")[1]] += 1
-            return await get(key, largest)
-
-        store.get = count  # type: ignore[method-assign]
-        assert [key for key in store.objects if key.startswith(DELIVERIES)]
-        assert (await collect(store, grace=0.0)).removed == []
-        assert (read["f"], [key for key in store.objects if key.startswith(DELIVERIES)]) == (0, [])
-        assert (await collect(store, grace=0.0)).removed == []
-        assert read["f"] == 0
-        assert content(store) == before
-        assert writer.task is not None
-        writer.task.cancel()  # which would repair it
-        upload = next(upload for upload in uploads if upload.module)
-        del store.objects[upload.key]  # their cards lead nowhere now
-        for _ in range(2):
-            await asyncio.sleep(10)
-            await collect(store, grace=0.0)
-        assert not {key for key, _ in upload.cards} & set(store.objects)
-
-    in_store(work)
-
-
-@pytest.mark.parametrize("harm", ["lies", "is damaged", "is of another version"])
-def test_a_survey_decides_nothing(uploads: list[Upload], harm: str) -> None:
-    """One that names other modules, or none, costs no module that a card leads to, and keeps no garbage for ever."""
-
-    async def work(store: MemoryStore) -> None:
-        for upload in uploads:
-            await put(store, upload)
-        before = content(store)
-        await collect(store, grace=0.0)
-        surveys = [key for key in store.objects if f"{LAYOUT}/i/" in key]
-        assert surveys
-        for key in surveys:
-            data, when = store.objects[key]
-            rows = {place: row._replace(modules=(uploads[0].key,) * len(row.modules)) for place, row in decode_survey(data).items()}
-            harmed = {"lies": encode_survey(rows), "is damaged": data[:-1], "is of another version": b"CCSURVY9" + data[8:]}
-            store.objects[key] = harmed[harm], when
-        for _ in range(3):
-            await asyncio.sleep(10)
-            assert (await collect(store, grace=0.0)).removed == []
-        assert content(store) == before
 
     in_store(work)
 

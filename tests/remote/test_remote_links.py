@@ -142,16 +142,3 @@ def test_collecting_garbage_removes_nothing_elsewhere(store: Path, outside: Path
     shutil.rmtree(tmp_path / "run")  # the helper process ends
     assert found == [((), ())] * 2
     assert content(outside) == before
-
-
-def test_an_oversized_delivery_does_not_stop_collections(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "run").mkdir(mode=0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
-    delivery = store / LAYOUT / "d" / "0123"
-    delivery.parent.mkdir(parents=True)
-    delivery.touch()
-    os.truncate(delivery, 1 << 30)
-    report = collect_garbage(Stores((RemoteSettings(f"file://{store}", "write"),)))
-    shutil.rmtree(tmp_path / "run")  # the helper process ends
-    assert report == ((), ())
-    assert not delivery.exists()

@@ -31,7 +31,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser becom
 AS_ANOTHER = """
     import os, sys, warnings
     sys.path.insert(0, {root!r})
-    import compcache.layers.layered_store, compcache.publish.verify, compcache.publish.host_file, compcache.maintain.layer_segment
+    import compcache.layers.layered_store, compcache.publish.verify, compcache.publish.host_file
     from compcache import Cache, NotCachedError
     with Cache({place!r}, readonly=True) as cache:
         cache.get_target("f")

@@ -53,7 +53,6 @@ from compcache.formats.volume import encode_removed
 from compcache.hit.closures import HEAD, MAGIC, seal
 from compcache.hit.closures.validity import _file_name
 from compcache.hit.recorder import JOURNALS_OF_HOST, encode_batch
-from compcache.layers.layered_store import LayeredStore
 from compcache.layers.unpacked_bundle import unpacked_name
 from compcache.publish import index_merge
 from compcache.publish.index_rebuild import read_indexed_names
@@ -172,10 +171,7 @@ def _stamps_of_layers(victim: Victim) -> None:
 
 
 def _segment_of_layers(victim: Victim) -> None:
-    with Cache(victim.root, **victim.options) as cache:  # type: ignore[arg-type]
-        store = cache._store
-        name = store.merged_name() if isinstance(store, LayeredStore) else MERGED_LAYERS.file_name("0" * 2 * NAME_SIZE)
-    victim.write_segment(MERGED_LAYERS, name, *_entries(victim, victim.root))
+    victim.write_segment(MERGED_LAYERS, MERGED_LAYERS.file_name("0" * 2 * NAME_SIZE), *_entries(victim, victim.root))
 
 
 def _unpacked_bundle(victim: Victim) -> None:

@@ -21,8 +21,8 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import suppress
-from itertools import compress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import compress, islice
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from compcache.digest import check
 from compcache.errors import FormatError
@@ -33,7 +33,6 @@ from compcache.remote.card import MAX_CARDS, checked_content, decode_cards, deco
 from compcache.remote.helper.backends import TooLargeError
 from compcache.remote.helper.packs import LARGEST_PACK
 from compcache.remote.helper.reads import LARGEST_MODULE
-from compcache.remote.helper.surveys import DELIVERIES, SurveyRow, call_concurrently, read_deliveries, read_surveys, write_surveys
 from compcache.remote.helper.uses import USES, decode_uses, shortened_key
 from compcache.remote.maintenance import LONGEST_UNUSED
 from compcache.remote.shelves import LAYOUT, card_key, module_key, platform_part_of
@@ -44,6 +43,9 @@ if TYPE_CHECKING:
     from compcache.remote.card import Card
     from compcache.remote.helper.backends import Backend
     from compcache.remote.maintenance import RemoteObject
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 __all__ = ["DECISION_SECONDS", "MARKS", "SETTLE_SECONDS", "CollectionResult", "GarbageCollector", "UncertainError"]
 
@@ -56,6 +58,8 @@ _CARDS, _LEASE, _MODULE, _PACK = "f", "l", "m", "p"
 _MAX_SIZES = {_CARDS: MAX_CARDS, _LEASE: MAX_CARDS, _MODULE: LARGEST_MODULE, _PACK: LARGEST_PACK}
 _MAGIC = b"CCMARK1\0"
 _LARGEST_MARK = 64 << 20
+#: The number of objects that are requested at once.
+_AT_ONCE = 32
 #: A mark that follows another one by less than this fraction of the grace period is removed.
 _SPACING = 0.125
 
@@ -83,9 +87,6 @@ class GarbageCollector:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._earlier_surveys: dict[str, SurveyRow] = {}  # from surveys of earlier collections
-        self._new_surveys: dict[str, SurveyRow] = {}  # for the surveys of this collection
-        self._deliveries: dict[str, SurveyRow] = {}  # from uploads since the last collection
 
     async def collect(self, *, grace: float, older_than: float | None, dry_run: bool, unused_for: float | None = None) -> CollectionResult:
         """Remove the objects that this collection and an earlier one found to be garbage.
@@ -105,9 +106,7 @@ class GarbageCollector:
             TimeoutError: a decision took longer than `DECISION_SECONDS`.
             Exception: an error of the store's client.
         """
-        deliveries = await self._list_objects(DELIVERIES)
         cards, packs, modules = [await self._list_objects(f"{LAYOUT}/{kind}/") for kind in (_CARDS, _PACK, _MODULE)]
-        self._deliveries = await read_deliveries(self._backend, deliveries)
         garbage = await self._find_garbage(cards, packs, modules)
         marks = await self._read_marks()
         if dry_run:  # writes no mark, so the newest object gives the present time of the store's clock
@@ -115,8 +114,6 @@ class GarbageCollector:
             now = max([item.modified for item in listed_objects], default=0.0)
         else:
             now = await self._write_mark(garbage)
-            await write_surveys(self._backend, self._earlier_surveys, self._new_surveys)
-            await call_concurrently(self._backend.delete, deliveries)
         earlier_marks = [mark for mark in marks if mark.item.modified + grace <= now]
         confirming = max(earlier_marks, key=_time_of_mark, default=None)
         confirmed = [item for item in garbage if confirming is not None and confirming.rows.get(item.key) == _state_of(item)]
@@ -143,24 +140,14 @@ class GarbageCollector:
     async def _find_garbage(
         self, cards: dict[str, RemoteObject], packs: dict[str, RemoteObject], modules: dict[str, RemoteObject]
     ) -> list[RemoteObject]:
-        """Return the objects in the listings of cards, packs and modules that are garbage.
-
-        A survey's row replaces the request of an object that has not changed. The surveys are read into `_earlier_surveys`. The rows for
-        the next collection are added to `_new_surveys`.
-        """
+        """Return the objects in the listings of cards, packs and modules that are garbage. Each card and each pack is read."""
         named: set[str] = set()
-        self._earlier_surveys = await read_surveys(self._backend, [*cards, *packs])
 
         async def lacks_modules(item: RemoteObject) -> bool:
             """Return whether an object of cards is damaged, or names only modules that the store does not have.
 
-            Add the keys of its modules to `named`, and the object to the survey.
+            Add the keys of its modules to `named`.
             """
-            row = self._find_row(item)
-            if row is not None and (not row.modules or any(key in modules for key in row.modules)):
-                named.update(row.modules)
-                self._new_surveys[item.key] = row
-                return False
             data = await self._get_object(item.key, MAX_CARDS)
             if data is None:
                 return False
@@ -170,29 +157,16 @@ class GarbageCollector:
                 return True
             keys = [module_key(card.module_id) for card in cards.values() if not card.module]
             named.update(keys)
-            self._new_surveys[item.key] = SurveyRow(_state_of(item), tuple(keys))
             return modules.keys().isdisjoint(keys) and await self._lack_modules(cards.values())
 
-        async def is_damaged(item: RemoteObject) -> bool:
-            """Return whether an object is damaged. An object that was examined before is not read again."""
-            if self._find_row(item) is None and await self._is_garbage(item.key):
-                return True
-            self._new_surveys[item.key] = SurveyRow(_state_of(item), ())
-            return False
+        async def is_damaged(pack: RemoteObject) -> bool:
+            return await self._is_garbage(pack.key)
 
         garbage_cards = await _select_concurrently(cards.values(), lacks_modules)
         damaged_packs = await _select_concurrently(packs.values(), is_damaged)
         unnamed_modules = [item for key, item in modules.items() if key not in named]
         leases = await self._list_objects(f"{LAYOUT}/{_LEASE}/")  # all count as garbage: the holder of a lease changes it each second
         return [*garbage_cards, *damaged_packs, *unnamed_modules, *leases.values()]
-
-    def _find_row(self, item: RemoteObject) -> SurveyRow | None:
-        """Return the survey or delivery that describes an object in its listed state, or None if it was not examined in this state."""
-        for rows in (self._earlier_surveys, self._deliveries):
-            row = rows.get(item.key)
-            if row is not None and row.describes(_state_of(item)):
-                return row._replace(state=_state_of(item))
-        return None
 
     async def _find_unused(self, cards_and_packs: Iterable[RemoteObject], now: float, seconds: float) -> list[RemoteObject]:
         """Return the cards and packs that are older than `seconds` and that no note of the last `seconds` names.
@@ -210,7 +184,7 @@ class GarbageCollector:
         async def read(note: RemoteObject) -> set[bytes]:
             return decode_uses(await self._get_object(note.key, _LARGEST_MARK) or b"")
 
-        return set[bytes]().union(*await call_concurrently(read, notes))
+        return set[bytes]().union(*await _call_concurrently(read, notes))
 
     async def _get_object(self, key: str, max_size: int) -> bytes | None:
         """Return an object, or None if it does not exist. Return b"" for an object that is too large, which then counts as damaged."""
@@ -330,7 +304,15 @@ def _marks_to_remove(marks: list[_Mark], confirming: _Mark | None, grace: float)
 async def _select_concurrently(items: Iterable[RemoteObject], choose: Callable[[RemoteObject], Awaitable[bool]]) -> list[RemoteObject]:
     """Return the items for which `choose` returns True. Some calls run concurrently."""
     items = list(items)
-    return list(compress(items, await call_concurrently(choose, items)))
+    return list(compress(items, await _call_concurrently(choose, items)))
+
+
+async def _call_concurrently(work: Callable[[_T], Awaitable[_R]], items: Iterable[_T]) -> list[_R]:
+    """Await `work(item)` for each item, at most `_AT_ONCE` at a time, and return the results in order. Raise the first exception."""
+    remaining, results = iter(items), list[_R]()
+    while batch := list(islice(remaining, _AT_ONCE)):
+        results += await asyncio.gather(*map(work, batch))
+    return results
 
 
 def _card_keys_of(data: bytes) -> Iterator[str]:

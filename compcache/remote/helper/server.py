@@ -93,12 +93,11 @@ class Helper:
                     await self._packs.store_packs(now=False)
 
     async def _store_notes(self) -> None:
-        """Store notes of uses and of deliveries in each store. A failure is ignored."""
+        """Store notes of uses in each store. A failure is ignored."""
         self._noted = time.monotonic()
         for tier in self._chain.tiers:
-            for storing in (tier.uses.store_note(), tier.uploads.deliveries.store_rows(now=True)):
-                with suppress(Exception):  # a host that may only read cannot store notes
-                    await asyncio.wait_for(storing, PATIENCE)
+            with suppress(Exception):  # a host that may only read cannot store notes
+                await asyncio.wait_for(tier.uses.store_note(), PATIENCE)
 
     def _must_continue(self) -> bool:
         """Return whether the helper must continue, because it is reachable, and is in use or was used lately."""
@@ -200,7 +199,6 @@ class Helper:
         with suppress(Exception):  # the status of the store has recorded the error
             async with asyncio.timeout(seconds - (time.monotonic() - started)):
                 await self._packs.store_packs(now=True)
-                await asyncio.gather(*[tier.uploads.deliveries.store_rows(now=True) for tier in self._chain.tiers])
         return sum([len(tier.outbox.names()) for tier in tiers])
 
     async def _do_news(self) -> None:

@@ -71,10 +71,9 @@ class Tier:
         return self.breaker.allows_lookups()
 
     async def put_pack(self, key: str, data: bytes) -> None:
-        """Store a pack in the place of an earlier one, and note its delivery."""
+        """Store a pack in the place of an earlier one."""
         await self.requests.replace(key, data)
         self.reads.forget_miss(key)
-        self.uploads.deliveries.note(key, data)
 
     def silence(self) -> float:
         """Return after how many seconds without an answer the next store gets the request too."""

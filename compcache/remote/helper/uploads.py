@@ -12,11 +12,10 @@ from compcache.remote.helper.backends import TooLargeError
 from compcache.remote.helper.garbage import SETTLE_SECONDS
 from compcache.remote.helper.packs import LARGEST_PACK
 from compcache.remote.helper.requests import loop_time
-from compcache.remote.helper.surveys import Deliveries
-from compcache.remote.shelves import lease_of, module_key
+from compcache.remote.shelves import lease_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from compcache.remote.card import Card
     from compcache.remote.helper.leases import Leases
@@ -43,7 +42,6 @@ class Uploads:
 
     Attributes:
         news: set when the outbox has a new file.
-        deliveries: records the objects that were stored.
     """
 
     def __init__(self, reads: Reads, requests: Requests, outbox: Outbox, packs: Packs, leases: Leases) -> None:
@@ -53,7 +51,6 @@ class Uploads:
         self._packs = packs
         self._leases = leases
         self.news = asyncio.Event()
-        self.deliveries = Deliveries(requests)
         self._turn = asyncio.Lock()
         self._pause = 0.0
         self._until = 0.0
@@ -109,7 +106,6 @@ class Uploads:
             if not self.is_paused():
                 try:
                     await self._check_stored()
-                    await self.deliveries.store_rows(now=False)
                 except Exception as error:  # noqa: BLE001 - whatever the client raises
                     self._begin_pause()
                     self._reads.note_error(error)
@@ -270,7 +266,7 @@ class Uploads:
         data = encode_cards({shelf: card})
         for _ in range(_MERGES):
             if await self._requests.create(key, data):
-                self._record_stored(key, data, [card])
+                self._reads.forget_miss(key)
                 return
             former_content, stored_cards = await self._read_cards(key)
             if former_content is None:
@@ -283,11 +279,6 @@ class Uploads:
                 await self._requests.replace(key, merged)
             elif merged != former_content and not await self._requests.exchange(key, merged, former_content):
                 continue
-            self._record_stored(key, merged, [*stored_cards.values(), card])
+            self._reads.forget_miss(key)
             return
         raise TimeoutError(f"other hosts changed the cards at {key} {_MERGES} times while a card was added; uploads are tried again")
-
-    def _record_stored(self, key: str, data: bytes, cards: Iterable[Card]) -> None:
-        """Record that the store has these cards, for look-ups and for garbage collections. `data` are the encoded cards."""
-        self._reads.forget_miss(key)
-        self.deliveries.note(key, data, [module_key(card.module_id) for card in cards if not card.module])

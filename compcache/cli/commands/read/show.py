@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _MOST_CHARACTERS = 100  # of a value of a global variable or a component of an identity
-_DIGESTS = {"code": "code", "source": "source", "maker": "build function"}
 _ORIGINS = {"compiled": "compilation", "bundle": "a bundle", "remote": "the remote store"}
 _SIGNERS = {
     "trusted": "trusted here",
@@ -132,7 +131,7 @@ def _print_provenance(reports: list[FunctionReport], *, as_json: bool) -> None:
 def _provenance_fields(row: Provenance) -> list[tuple[str, str]]:
     """Return names and values of the fields that describe the origin of a realization."""
     fields = [("realization", short_id(row.module_id)), ("made by", ", ".join(map(str, row.makers)))]
-    fields += [(f"digest of the {_DIGESTS[name]}", value) for name, value in row.digests.items()]
+    fields += [(f"digest of the {name}", value) for name, value in row.digests.items()]
     fields += [("compiled", time_text(row.compiled))] if row.compiled else []
     fields += [("came from", _ORIGINS.get(row.origin, row.origin))]
     fields += [("in the layer", row.layer)] if row.layer else []
