@@ -124,6 +124,27 @@ def test_what_is_compiled_here_is_used_again_and_what_is_copied_is_not(directory
     assert_miss(directory, "f", OTHER_PUBLIC)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("signing_key", [None, "k" * 32])
+def test_code_of_a_key_that_is_no_longer_trusted_is_a_miss(tmp_path: Path, signing_key: str | None) -> None:
+    publish(tmp_path / "published", "f", key=str(OTHER))
+    with Cache(tmp_path / "published") as cache:
+        cache.export(["f"], tmp_path / "f.ccb")
+    place = tmp_path / "own"
+    with Cache(place, signing_key=signing_key, trusted_keys=[PUBLIC, OTHER_PUBLIC]) as cache:
+        cache.import_bundle(tmp_path / "f.ccb")
+    time.sleep(0.15)  # of a file that has just been written nothing is remembered
+    for _ in range(2):
+        with Cache(place, signing_key=signing_key, trusted_keys=[PUBLIC, OTHER_PUBLIC]) as cache:
+            assert cache.get_target("f")(41) == 41
+    with (
+        Cache(place, signing_key=signing_key, trusted_keys=[PUBLIC]) as cache,
+        pytest.raises(NotCachedError),
+        pytest.warns(CacheWarning, match="'team-2'.*trusted_keys: 'team-1'"),
+    ):
+        cache.get_target("f")
+
+
 def test_who_publishes_trusts_itself(directory: Path, tmp_path: Path) -> None:
     with Cache(directory, trusted_keys=[OTHER_PUBLIC], publish_key=str(KEY)) as cache:
         cache.add_module(ModuleSource(constant("f", 5)))
