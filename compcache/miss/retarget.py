@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compcache.errors import CompcacheError, FormatError, IncompatibleTargetError, NotCachedError, UndefinedSymbolError
+from compcache.errors import CompcacheError, FormatError, NotCachedError, UndefinedSymbolError
 from compcache.formats import host
 from compcache.formats.bodies import read_bodies
 from compcache.formats.entry import may_be_read
@@ -17,6 +17,7 @@ from compcache.formats.makers import read_makers
 from compcache.formats.manifest import SUSPECT, decode_function
 from compcache.formats.manifest_writer import WholeManifest
 from compcache.formats.records import decode_module, version_numbers
+from compcache.hit.miss import unfit_function
 from compcache.images.kinds import is_known
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.miss.publication import publish_or_keep
@@ -48,7 +49,7 @@ def load_retargeted(session: Session, func_name: str, owner: object, accept: Acc
     try:
         while True:
             if not accept_own_llvm(session.store):
-                name = _function_to_compile(error, func_name)
+                name = unfit_function(error, func_name)
                 if name is None or name in tried or not _retarget_function(session, name):
                     raise error
                 tried.add(name)
@@ -78,15 +79,6 @@ def accept_own_llvm(store: Store) -> bool:
     )
     store.min_llvm = own_version
     return True
-
-
-def _function_to_compile(error: CompcacheError, func_name: str) -> str | None:
-    """Return the name of the function whose realizations are all for other CPUs, or None if the error has another cause."""
-    if not isinstance(error.__cause__, IncompatibleTargetError):
-        return None
-    if isinstance(error, UndefinedSymbolError):
-        return error.symbols[0] if error.symbols else None
-    return func_name if isinstance(error, NotCachedError) else None
 
 
 def _retarget_function(session: Session, func_name: str) -> bool:
