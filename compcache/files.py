@@ -15,7 +15,7 @@ from compcache.interrupts import reraise_interrupt, suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Protocol, TypeVar
 
     class Opened(Protocol):
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     _T = TypeVar("_T")
 
 __all__ = [
-    "DIRECTORY_MODE", "FILE_MODE", "READ_FLAGS", "WRITABLE_BY_OTHERS", "Files", "Tree", "absolute_path", "read_at", "read_file",
-    "writer",
+    "DIRECTORY_MODE", "FILE_MODE", "READ_FLAGS", "WRITABLE_BY_OTHERS", "Files", "Tree", "absolute_path", "not_missing", "read_at",
+    "read_file", "writer",
 ]  # fmt: skip
 
 DIRECTORY_MODE = 0o700
@@ -58,6 +58,20 @@ def absolute_path(path: str) -> str:
             f"the path {path!r} is relative, but the current directory no longer exists: change the directory, or use an absolute path"
         )
         raise StorageError(message, path=path, errno=error.errno) from error
+
+
+def not_missing(paths: Iterable[str]) -> list[str]:
+    """Return the paths at which there is a file or a link, also a broken link, and those that this user cannot look at."""
+    found = []
+    for path in paths:
+        try:
+            os.lstat(path)
+        except OSError as error:
+            reraise_interrupt(error)
+            if error.errno in (ENOENT, ENOTDIR):
+                continue
+        found.append(path)
+    return found
 
 
 class Files:

@@ -7,20 +7,21 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from cli_process import compcache, fill
 from helpers import PACKAGE_ROOT, run_fresh
 
-from compcache import settings
+from compcache import SettingError, settings
 from compcache.cli.environment import SETTINGS
 from compcache.configuration import KEYS
 from compcache.packaging.build import read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 SEEN = """\
 import os
@@ -215,6 +216,34 @@ def test_a_file_that_others_can_write_to_is_refused(home: dict[str, str], write:
     assert "other users can write to the configuration file" in seen(home, "MAX_SIZE")
     path.chmod(0o644)
     assert seen(home, "MAX_SIZE") == {"COMPCACHE_MAX_SIZE": "7G"}
+
+
+def test_a_file_that_is_missing_behind_a_link_is_refused(home: dict[str, str], tmp_path: Path) -> None:
+    """The rules of a file on a disk that is not mounted, such as trusted_keys, do not silently cease to hold."""
+    path = tmp_path / "config" / "compcache" / "config.toml"
+    path.symlink_to(tmp_path / "mounted" / "config.toml")
+    assert f"{path} cannot be read (No such file or directory)" in seen(home, "TRUSTED_KEYS")
+    path.unlink()
+    assert seen(home, "TRUSTED_KEYS") == {"COMPCACHE_TRUSTED_KEYS": ""}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_file_that_this_user_cannot_look_for_is_refused(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory that root created with the umask 077 would hide the rules of its file from everybody else."""
+    with TemporaryDirectory() as base:  # parents of `tmp_path` are private
+        os.chmod(base, 0o755)
+        path = Path(base) / "compcache" / "config.toml"
+        path.parent.mkdir(mode=0o700)
+        write('min_llvm = "3"\n', path)
+        monkeypatch.setattr(settings, "_read", [])
+        monkeypatch.setenv("XDG_CONFIG_HOME", base)
+        monkeypatch.delenv("COMPCACHE_CONFIG", raising=False)
+        os.setresuid(65534, 65534, 0)
+        try:
+            with pytest.raises(SettingError, match=f"{path} cannot be read \\(Permission denied"):
+                settings.setting("COMPCACHE_TRUSTED_KEYS")
+        finally:
+            os.setresuid(0, 0, 0)
 
 
 def test_a_link_to_the_file_is_followed(home: dict[str, str], write: Any, tmp_path: Path) -> None:
