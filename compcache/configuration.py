@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.digest import CHECK_SIZE, check, digest
 from compcache.errors import CompcacheError, StorageError
-from compcache.files import READ_FLAGS, WRITABLE_BY_OTHERS, Files, read_at, read_file
+from compcache.files import READ_FLAGS, UNUSABLE, WRITABLE_BY_OTHERS, Files, read_at, read_file
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.settings import users_directory
 
@@ -127,11 +127,10 @@ def project_setting(variable: str, directory: str) -> tuple[str, str]:
     for path in _project_files(os.path.abspath(directory)):
         try:
             return _read_project(path, _file_state(path)).get(variable, ""), path
-        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-            reraise_interrupt(error)
         except OSError as error:
             reraise_interrupt(error)
-            raise StorageError(f"{path} cannot be read ({error.strerror or error}): try again", path=path, errno=error.errno) from error
+            if error.errno not in UNUSABLE:
+                raise StorageError(f"{path} cannot be read ({error.strerror or error}): try again", path=path, errno=error.errno) from error
     return "", ""
 
 

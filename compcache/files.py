@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat as stat_module
-from errno import EBADF, ELOOP, ENOENT, ENOTDIR, ESTALE
+from errno import EACCES, EBADF, ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR, EPERM, ESTALE
 from sys import audit
 
 from compcache.interrupts import reraise_interrupt, suppress
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     _T = TypeVar("_T")
 
 __all__ = [
-    "DIRECTORY_MODE", "FILE_MODE", "READ_FLAGS", "WRITABLE_BY_OTHERS", "Files", "Tree", "absolute_path", "not_missing", "read_at",
-    "read_file", "writer",
+    "DIRECTORY_MODE", "FILE_MODE", "READ_FLAGS", "UNUSABLE", "WRITABLE_BY_OTHERS", "Files", "Tree", "absolute_path", "not_missing",
+    "read_at", "read_file", "writer",
 ]  # fmt: skip
 
 DIRECTORY_MODE = 0o700
@@ -36,6 +36,8 @@ FILE_MODE = 0o600
 WRITABLE_BY_OTHERS = 0o022
 #: Flags that do not follow symbolic links, and do not wait for the other end of a pipe.
 READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+#: The errors of a file that does not exist or that this process may not or cannot open. Other errors may be gone at the next attempt.
+UNUSABLE = (ENOENT, ENOTDIR, EACCES, EPERM, ELOOP, ENAMETOOLONG)
 _CHUNK = 1 << 20
 
 

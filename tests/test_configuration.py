@@ -322,6 +322,14 @@ def test_the_settings_of_the_build_hooks_and_the_limits_share_a_table(home: dict
     assert read_settings(str(tmp_path)) == (("a.b",), ("x86-64-v2",))
 
 
+def test_a_project_whose_file_links_to_itself_sets_nothing(home: dict[str, str], write: Any, tmp_path: Path) -> None:
+    """No size limit held in such a clone: each addition failed to find it out, and removed nothing."""
+    (tmp_path / "clone" / "part").mkdir(parents=True)
+    write('[tool.compcache]\nmax_size = "1M"\n', tmp_path / "clone" / "pyproject.toml")
+    (tmp_path / "clone" / "part" / "pyproject.toml").symlink_to("pyproject.toml")
+    assert run_fresh(tmp_path / "clone" / "part" / "cache", LIMIT, **home) == 1 << 20
+
+
 def test_a_limit_that_is_edited_holds_in_running_processes(home: dict[str, str], write: Any, tmp_path: Path) -> None:
     (tmp_path / "clone").mkdir()
     write('[tool.compcache]\nmax_size = "3M"\n', tmp_path / "clone" / "pyproject.toml")
