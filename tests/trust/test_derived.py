@@ -13,7 +13,7 @@ from forgeries import OTHER_USER
 from helpers import adder, caller, module_file
 from hosts import LOOP, host_like, on_host
 
-from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, UndefinedSymbolError
+from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, UndefinedSymbolError, frontend
 from compcache.digest import check, digest, name_key
 from compcache.directory.places import SIZE, STATISTICS
 from compcache.files import Files
@@ -64,6 +64,28 @@ def test_stamps_of_another_user_are_not_believed_whatever_keys_are_trusted(direc
             store.record_verified(store.entry_of(module, os.fstat(module.opened.number)))
     give_away(directory / "index-v1")
     assert_unsigned_is_refused(Cache(directory, trusted_keys=[PUBLIC]))
+
+
+@needs_root
+@pytest.mark.parametrize("keys", [None, [PUBLIC]], ids=["without keys", "with trusted keys"])
+def test_processes_with_the_settings_of_a_cache_trust_nobody_else(directory: Path, keys: list[str] | None) -> None:
+    """Workers of batches trusted everybody who could write to the directory, whatever the cache required."""
+    with Cache(directory, trusted_keys=keys) as cache:  # what the other user can do as well: the key of these stamps is public
+        cache.add_module(ModuleSource(adder("f", 1)))
+        store = cache._store
+        ((module_id, _),) = store.find("f")
+        give_away(directory)
+        with Cache(directory, trust=True) as plain, plain._store.open_module(module_id) as module:
+            store.record_verified(store.entry_of(module, os.fstat(module.opened.number)))
+    give_away(directory / "index-v1")
+    if keys is not None:
+        directory.chmod(0o777)
+    with Cache(directory, trusted_keys=keys) as cache, warnings.catch_warnings():
+        warnings.simplefilter("ignore", CacheWarning)
+        with pytest.raises(NotCachedError):
+            cache.get_target("f")
+        with Cache(**frontend.settings_of(cache)) as other, pytest.raises(NotCachedError):
+            other.get_target("f")
 
 
 @needs_root
