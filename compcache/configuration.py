@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-__all__ = ["KEYS", "SettingError", "parse_setting", "place_of", "project_setting", "read_configuration", "read_switch"]
+__all__ = ["KEYS", "SettingError", "parse_setting", "place_of", "project_setting", "read_configuration", "read_private_text", "read_switch"]
 
 _LARGEST = 1 << 20
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -150,7 +150,7 @@ def _read_project(path: str, state: str) -> dict[str, str]:  # noqa: ARG001 - an
     import tomllib
 
     try:
-        settings = tomllib.loads(_read_text(path)).get("tool", {}).get("compcache", {})
+        settings = tomllib.loads(read_private_text(path)).get("tool", {}).get("compcache", {})
         table = {key: value for key, value in settings.items() if key not in BUILD_KEYS}
     except (SettingError, tomllib.TOMLDecodeError, AttributeError) as error:
         reraise_interrupt(error)
@@ -169,7 +169,7 @@ def _read_settings(path: str) -> dict[str, str]:
     import tomllib
 
     try:
-        table = tomllib.loads(_read_text(path))
+        table = tomllib.loads(read_private_text(path))
     except OSError as error:
         reraise_interrupt(error)
         raise SettingError(f"{path}: the configuration file cannot be read ({error.strerror or error}): make it readable") from error
@@ -179,8 +179,8 @@ def _read_settings(path: str) -> dict[str, str]:
     return _convert_table(table, path)
 
 
-def _read_text(path: str) -> str:
-    """Return the content of a configuration file. Symbolic links are followed.
+def read_private_text(path: str) -> str:
+    """Return the content of a configuration file, or of the user's file of trusted keys. Symbolic links are followed.
 
     Raises:
         OSError: the file cannot be read.

@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from compcache.errors import MissingPackageError
+from compcache.files import not_missing
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.processes.secret_references import read_secret
 from compcache.settings import users_directory
@@ -112,12 +113,6 @@ def read_trusted_keys(trusted: Any) -> tuple[PublicKey, ...]:
     return keys
 
 
-def _read_text(path: str) -> str:
-    """Return the content of a file in UTF-8. Raise `OSError` or `UnicodeDecodeError`."""
-    with open(path, encoding="utf-8") as file:
-        return file.read()
-
-
 def parse_public_key(text: str) -> PublicKey:
     """Return a public key from its text. Raise `ValueError` if the text is not a public key."""
     return PublicKey(*_parse_key(text, "a trusted key", show=True))
@@ -161,8 +156,14 @@ def _parse_words(words: list[str]) -> tuple[PublicKey, ...]:
 
 
 def _words_in(path: str) -> list[str]:
-    """Return the words in a file of keys, without comments."""
-    return _split_words(line.partition("#")[0] for line in _read_text(path).splitlines())
+    """Return the words in a file of keys, without comments. Raise `OSError` or `UnicodeDecodeError`."""
+    with open(path, encoding="utf-8") as file:
+        return _words_of(file.read())
+
+
+def _words_of(text: str) -> list[str]:
+    """Return the words in the text of a file of keys, without comments."""
+    return _split_words(line.partition("#")[0] for line in text.splitlines())
 
 
 def read_public_keys(path: str) -> tuple[PublicKey, ...]:
@@ -219,10 +220,14 @@ def trusted_keys_path() -> str:
 def trusted_keys() -> tuple[PublicKey, ...] | None:
     """Return the keys in the user's file of trusted keys, one on each line; None if the file does not exist.
 
-    Raise `ValueError` if a line of the file is not a key, or `OSError` if the file cannot be read.
+    Raise `ValueError` if a line of the file is not a key, or other users can write to the file, or `OSError` if the file cannot be read.
     """
     path = trusted_keys_path()
-    return read_public_keys(path) if os.path.exists(path) else None
+    if not not_missing([path]):
+        return None
+    from compcache.configuration import read_private_text
+
+    return _parse_words(_words_of(read_private_text(path)))
 
 
 def add_trusted_key(key: PublicKey) -> str:
@@ -233,7 +238,7 @@ def add_trusted_key(key: PublicKey) -> str:
     path = trusted_keys_path()
     if key not in (trusted_keys() or ()):
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with open(path, "a+", encoding="utf-8") as file:
+        with open(path, "a+", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.seek(0)
             content = file.read()
             line_end = "\n" if content and not content.endswith("\n") else ""

@@ -11,9 +11,17 @@ import pytest
 from cli_process import compcache
 from helpers import adder, constant, run_fresh
 
-from compcache import Cache, CacheWarning, ModuleSource, NotCachedError
+from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, SettingError
 from compcache.globals import Pickled
-from compcache.signing.keys import generate_key, parse_public_key, parse_public_keys, parse_secret_key, read_public_keys
+from compcache.signing.keys import (
+    add_trusted_key,
+    generate_key,
+    parse_public_key,
+    parse_public_keys,
+    parse_secret_key,
+    read_public_keys,
+    trusted_keys,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -233,6 +241,21 @@ def test_files_of_keys_may_include_each_other(tmp_path: Path) -> None:
     other.write_text(f"{OTHER_PUBLIC} # a comment\n@{own}")
     assert {*parse_public_keys(f"@{own}")} == {KEY.public(), OTHER.public()}
     assert {*read_public_keys(str(other))} == {KEY.public(), OTHER.public()}
+
+
+def test_keys_that_others_can_add_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    before = os.umask(0)
+    try:
+        path = add_trusted_key(KEY.public())
+    finally:
+        os.umask(before)
+    assert (os.stat(path).st_mode & 0o777, trusted_keys()) == (0o600, (KEY.public(),))
+    os.chmod(path, 0o666)
+    with pytest.raises(SettingError, match=f"{path}: other users can write to"):
+        trusted_keys()
+    with pytest.raises(SettingError, match="other users can write to"):
+        add_trusted_key(OTHER.public())
 
 
 @pytest.mark.slow
