@@ -170,6 +170,16 @@ def test_several_keys_sign_the_same_module(directory: Path) -> None:
             assert cache.get_target("f")(2) == 2
 
 
+def test_a_new_key_of_the_same_name_does_not_replace_a_key_that_is_still_trusted(directory: Path) -> None:
+    new_key = generate_key(KEY.name)
+    publish(directory, "f")
+    with Cache(directory, publish_key=str(new_key), trusted_keys=[PUBLIC]) as cache:
+        cache.add_module(ModuleSource(adder("f", 0)))
+    for key in (PUBLIC, str(new_key.public())):
+        with Cache(directory, trusted_keys=key) as cache:
+            assert cache.get_target("f")(41) == 41
+
+
 def test_a_layer_that_its_owner_forges_is_not_believed(directory: Path, tmp_path: Path) -> None:
     """Its index says, with the stamps that a reader of these keys would have left, that everything was checked."""
     layer = tmp_path / "layer"
