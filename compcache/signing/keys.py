@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PublicKey", "SecretKey", "add_trusted_key", "generate_key", "parse_public_key", "parse_public_keys", "parse_secret_key",
-    "read_public_keys", "read_publish_key", "read_trusted_keys", "trusted_keys",
+    "read_publish_key", "read_trusted_keys", "trusted_keys",
 ]  # fmt: skip
 
 _SIZE = 32  # bytes of a key
@@ -164,14 +164,6 @@ def _words_in(path: str) -> list[str]:
 def _words_of(text: str) -> list[str]:
     """Return the words in the text of a file of keys, without comments."""
     return _split_words(line.partition("#")[0] for line in text.splitlines())
-
-
-def read_public_keys(path: str) -> tuple[PublicKey, ...]:
-    """Return the public keys in a file, each key once. Comments start with ``#``.
-
-    Raise `ValueError` if the file contains a text that is not a key, or `OSError` if the file cannot be read.
-    """
-    return _parse_words(_words_in(path))
 
 
 def _parse_key(text: str, description: str, *, show: bool) -> tuple[str, bytes]:

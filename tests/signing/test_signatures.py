@@ -13,15 +13,7 @@ from helpers import adder, constant, run_fresh
 
 from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, SettingError
 from compcache.globals import Pickled
-from compcache.signing.keys import (
-    add_trusted_key,
-    generate_key,
-    parse_public_key,
-    parse_public_keys,
-    parse_secret_key,
-    read_public_keys,
-    trusted_keys,
-)
+from compcache.signing.keys import add_trusted_key, generate_key, parse_public_key, parse_public_keys, parse_secret_key, trusted_keys
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -250,7 +242,7 @@ def test_files_of_keys_may_include_each_other(tmp_path: Path) -> None:
     own.write_text(f"@{own} @{other}\n{PUBLIC}")
     other.write_text(f"{OTHER_PUBLIC} # a comment\n@{own}")
     assert {*parse_public_keys(f"@{own}")} == {KEY.public(), OTHER.public()}
-    assert {*read_public_keys(str(other))} == {KEY.public(), OTHER.public()}
+    assert {*parse_public_keys([f"@{other}"])} == {KEY.public(), OTHER.public()}
 
 
 def test_keys_that_others_can_add_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
