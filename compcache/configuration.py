@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.digest import CHECK_SIZE, check, digest
 from compcache.errors import CompcacheError, StorageError
-from compcache.files import READ_FLAGS, WRITABLE_BY_OTHERS, Files, read_at, read_file
+from compcache.files import READ_FLAGS, UNUSABLE, WRITABLE_BY_OTHERS, Files, read_at, read_file
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.settings import users_directory
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-__all__ = ["KEYS", "SettingError", "parse_setting", "place_of", "project_setting", "read_configuration", "read_switch"]
+__all__ = ["KEYS", "SettingError", "parse_setting", "place_of", "project_setting", "read_configuration", "read_private_text", "read_switch"]
 
 _LARGEST = 1 << 20
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -127,11 +127,10 @@ def project_setting(variable: str, directory: str) -> tuple[str, str]:
     for path in _project_files(os.path.abspath(directory)):
         try:
             return _read_project(path, _file_state(path)).get(variable, ""), path
-        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-            reraise_interrupt(error)
         except OSError as error:
             reraise_interrupt(error)
-            raise StorageError(f"{path} cannot be read ({error.strerror or error}): try again", path=path, errno=error.errno) from error
+            if error.errno not in UNUSABLE:
+                raise StorageError(f"{path} cannot be read ({error.strerror or error}): try again", path=path, errno=error.errno) from error
     return "", ""
 
 
@@ -151,7 +150,7 @@ def _read_project(path: str, state: str) -> dict[str, str]:  # noqa: ARG001 - an
     import tomllib
 
     try:
-        settings = tomllib.loads(_read_text(path)).get("tool", {}).get("compcache", {})
+        settings = tomllib.loads(read_private_text(path)).get("tool", {}).get("compcache", {})
         table = {key: value for key, value in settings.items() if key not in BUILD_KEYS}
     except (SettingError, tomllib.TOMLDecodeError, AttributeError) as error:
         reraise_interrupt(error)
@@ -170,7 +169,7 @@ def _read_settings(path: str) -> dict[str, str]:
     import tomllib
 
     try:
-        table = tomllib.loads(_read_text(path))
+        table = tomllib.loads(read_private_text(path))
     except OSError as error:
         reraise_interrupt(error)
         raise SettingError(f"{path}: the configuration file cannot be read ({error.strerror or error}): make it readable") from error
@@ -180,8 +179,8 @@ def _read_settings(path: str) -> dict[str, str]:
     return _convert_table(table, path)
 
 
-def _read_text(path: str) -> str:
-    """Return the content of a configuration file. Symbolic links are followed.
+def read_private_text(path: str) -> str:
+    """Return the content of a configuration file, or of the user's file of trusted keys. Symbolic links are followed.
 
     Raises:
         OSError: the file cannot be read.

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import stat as stat_module
-from errno import EBADF, ELOOP, ENOENT, ENOTDIR, ESTALE
+from errno import EACCES, EBADF, ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR, EPERM, ESTALE
 from sys import audit
 
 from compcache.interrupts import reraise_interrupt, suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Protocol, TypeVar
 
     class Opened(Protocol):
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     _T = TypeVar("_T")
 
 __all__ = [
-    "DIRECTORY_MODE", "FILE_MODE", "READ_FLAGS", "WRITABLE_BY_OTHERS", "Files", "Tree", "absolute_path", "read_at", "read_file",
-    "writer",
+    "DIRECTORY_MODE", "FILE_MODE", "READ_FLAGS", "UNUSABLE", "WRITABLE_BY_OTHERS", "Files", "Tree", "absolute_path", "not_missing",
+    "read_at", "read_file", "writer",
 ]  # fmt: skip
 
 DIRECTORY_MODE = 0o700
@@ -36,6 +36,8 @@ FILE_MODE = 0o600
 WRITABLE_BY_OTHERS = 0o022
 #: Flags that do not follow symbolic links, and do not wait for the other end of a pipe.
 READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+#: The errors of a file that does not exist or that this process may not or cannot open. Other errors may be gone at the next attempt.
+UNUSABLE = (ENOENT, ENOTDIR, EACCES, EPERM, ELOOP, ENAMETOOLONG)
 _CHUNK = 1 << 20
 
 
@@ -58,6 +60,20 @@ def absolute_path(path: str) -> str:
             f"the path {path!r} is relative, but the current directory no longer exists: change the directory, or use an absolute path"
         )
         raise StorageError(message, path=path, errno=error.errno) from error
+
+
+def not_missing(paths: Iterable[str]) -> list[str]:
+    """Return the paths at which there is a file or a link, also a broken link, and those that this user cannot look at."""
+    found = []
+    for path in paths:
+        try:
+            os.lstat(path)
+        except OSError as error:
+            reraise_interrupt(error)
+            if error.errno in (ENOENT, ENOTDIR):
+                continue
+        found.append(path)
+    return found
 
 
 class Files:

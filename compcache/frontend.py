@@ -520,10 +520,10 @@ def compact_index(cache: Cache) -> None:
 def settings_of(cache: Cache, *, secrets: bool = False) -> dict[str, Any]:
     """Return the arguments with which `Cache` opens the same directory, for example in another process.
 
-    These are all arguments but `retarget`, `tune` and `link`, which then have their defaults. They contain trust=True, because this process
-    has checked the directory or was told to trust it. Keys and URLs with passwords are replaced by references to an environment variable or
-    a file, which the other process reads. If a secret was passed as a value, the reference lets processes of the same user on this host
-    read the secret from the memory of this process, while this process lives.
+    These are all arguments but `retarget`, `tune` and `link`, which then have their defaults. The other process checks the directory, too.
+    Keys and URLs with passwords are replaced by references to an environment variable or a file, which the other process reads. If a secret
+    was passed as a value, the reference lets processes of the same user on this host read the secret from the memory of this process, while
+    this process lives.
 
     Args:
         cache: an open cache.
@@ -537,7 +537,7 @@ def settings_of(cache: Cache, *, secrets: bool = False) -> dict[str, Any]:
     return {
         "path": cache.path, "readonly": store.readonly, "verify": store.verify,
         "signing_key": _secret_reference(signing, store.signing_key, KEY_VARIABLE, "signing_key", as_values=secrets),
-        "trust": True, "allow_pickle": allows_pickle(cache), "max_size": session.max_size,
+        "trust": store.trust, "allow_pickle": allows_pickle(cache), "max_size": session.max_size,
         "lock_timeout": session.lock_timeout, "layers": cache.layers, "min_llvm": store.min_llvm or None,
         "trusted_keys": tuple(map(str, store.trusted_keys)),
         "publish_key": _secret_reference(publishing, str(store.publish_key or ""), PUBLISH_VARIABLE, "publish_key", as_values=secrets),

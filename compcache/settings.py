@@ -80,7 +80,12 @@ def configuration() -> "Mapping[str, str]":
     """
     if not _read:
         is_named = _text_of(CONFIGURATION_VARIABLE) is not None
-        files = [path for path in configuration_files() if is_named or os.access(path, os.F_OK)]  # `exists` raises and catches an error
+        # `exists` raises and catches an error if there is no file
+        files = [path for path in configuration_files() if is_named or os.access(os.path.dirname(path), os.F_OK)]
+        if files and not is_named:
+            from compcache.files import not_missing
+
+            files = not_missing(files)
         settings: Mapping[str, str] = {}
         if files:
             from compcache.configuration import read_configuration

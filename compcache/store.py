@@ -92,8 +92,8 @@ class Store(Directory):
         recorder: Callable[..., Recorder | NullRecorder] | None = None,
     ) -> None:
         # With trusted keys, only stamps of checks with the same keys are valid. Public keys distinguish stamps; they do not authenticate.
-        keys = "\n".join(sorted(map(str, trusted_keys)))
-        stamp_key = signing_key or (mac(b"stamps", keys.encode()) if keys else None)
+        keys = "\n".join(sorted({*map(str, trusted_keys)})).encode()
+        stamp_key = (mac(b"stamps" + keys, signing_key) if signing_key else mac(b"stamps", keys)) if keys else signing_key
         super().__init__(root, files, open_beneath, trust=trust, signing_key=signing_key, stamp_key=stamp_key)
         self.readonly = readonly
         self.verify = verify

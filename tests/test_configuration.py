@@ -7,20 +7,21 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from cli_process import compcache, fill
 from helpers import PACKAGE_ROOT, run_fresh
 
-from compcache import settings
+from compcache import SettingError, settings
 from compcache.cli.environment import SETTINGS
 from compcache.configuration import KEYS
 from compcache.packaging.build import read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 SEEN = """\
 import os
@@ -217,6 +218,34 @@ def test_a_file_that_others_can_write_to_is_refused(home: dict[str, str], write:
     assert seen(home, "MAX_SIZE") == {"COMPCACHE_MAX_SIZE": "7G"}
 
 
+def test_a_file_that_is_missing_behind_a_link_is_refused(home: dict[str, str], tmp_path: Path) -> None:
+    """The rules of a file on a disk that is not mounted, such as trusted_keys, do not silently cease to hold."""
+    path = tmp_path / "config" / "compcache" / "config.toml"
+    path.symlink_to(tmp_path / "mounted" / "config.toml")
+    assert f"{path} cannot be read (No such file or directory)" in seen(home, "TRUSTED_KEYS")
+    path.unlink()
+    assert seen(home, "TRUSTED_KEYS") == {"COMPCACHE_TRUSTED_KEYS": ""}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_file_that_this_user_cannot_look_for_is_refused(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory that root created with the umask 077 would hide the rules of its file from everybody else."""
+    with TemporaryDirectory() as base:  # parents of `tmp_path` are private
+        os.chmod(base, 0o755)
+        path = Path(base) / "compcache" / "config.toml"
+        path.parent.mkdir(mode=0o700)
+        write('min_llvm = "3"\n', path)
+        monkeypatch.setattr(settings, "_read", [])
+        monkeypatch.setenv("XDG_CONFIG_HOME", base)
+        monkeypatch.delenv("COMPCACHE_CONFIG", raising=False)
+        os.setresuid(65534, 65534, 0)
+        try:
+            with pytest.raises(SettingError, match=f"{path} cannot be read \\(Permission denied"):
+                settings.setting("COMPCACHE_TRUSTED_KEYS")
+        finally:
+            os.setresuid(0, 0, 0)
+
+
 def test_a_link_to_the_file_is_followed(home: dict[str, str], write: Any, tmp_path: Path) -> None:
     path = write('max_size = "7G"\n', tmp_path / "dotfile.toml")
     (tmp_path / "config" / "compcache" / "config.toml").symlink_to(path)
@@ -291,6 +320,14 @@ def test_the_settings_of_the_build_hooks_and_the_limits_share_a_table(home: dict
     write('[tool.compcache]\nkernels = ["a.b"]\ntargets = ["x86-64-v2"]\nmax_size = "3M"\n', tmp_path / "pyproject.toml")
     assert run_fresh(tmp_path / "cache", LIMIT, **home) == 3 << 20
     assert read_settings(str(tmp_path)) == (("a.b",), ("x86-64-v2",))
+
+
+def test_a_project_whose_file_links_to_itself_sets_nothing(home: dict[str, str], write: Any, tmp_path: Path) -> None:
+    """No size limit held in such a clone: each addition failed to find it out, and removed nothing."""
+    (tmp_path / "clone" / "part").mkdir(parents=True)
+    write('[tool.compcache]\nmax_size = "1M"\n', tmp_path / "clone" / "pyproject.toml")
+    (tmp_path / "clone" / "part" / "pyproject.toml").symlink_to("pyproject.toml")
+    assert run_fresh(tmp_path / "clone" / "part" / "cache", LIMIT, **home) == 1 << 20
 
 
 def test_a_limit_that_is_edited_holds_in_running_processes(home: dict[str, str], write: Any, tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ _WINDOW = 4
 _UNKNOWN_WORKERS = 16
 #: The maximum number of submissions of a job that the executor loses.
 _ATTEMPTS = 2
+#: The key of settings for a directory of the worker, which is not an argument of `Cache`.
+_APART = "apart"
 _lock = threading.Lock()
 #: The caches that this process has opened. A process of an executor runs many jobs, which share them.
 _caches: dict[tuple[tuple[str, Any], ...], Cache] = {}
@@ -183,8 +185,8 @@ def _open_parent_tree(directory: str) -> Tree:
 
 
 def worker_settings(settings: dict[str, Any], directory: str) -> dict[str, Any]:
-    """Return the settings with which workers open `directory` on their hosts. `trust` is False, so each host checks its directory."""
-    return {**settings, "path": directory, "trust": False}
+    """Return the settings with which workers open `directory` on their hosts, and which make them upload what they build (`_APART`)."""
+    return {**settings, "path": directory, "trust": False, _APART: True}
 
 
 def _run_job(settings: dict[str, Any], payload: bytes, functions: tuple[str, ...], start_file: str, _attempt: int) -> Outcome:
@@ -200,13 +202,15 @@ def _run_job(settings: dict[str, Any], payload: bytes, functions: tuple[str, ...
                 files = _open_parent_tree(os.path.dirname(start_file))
                 files.close(files.open(start_file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC))
         job = pickle.loads(payload)  # noqa: S301 - from the caller of compile_many
+        settings = settings.copy()
+        is_apart = settings.pop(_APART, False)
         with _lock:
             key = tuple(settings.items())
             cache = _caches.get(key)
             if cache is None:
                 cache = _caches[key] = Cache(**settings)
         outcome = build_job(cache, job, functions)
-        if outcome.kind == "built" and settings["trust"] is False:
+        if outcome.kind == "built" and is_apart:
             _upload_results(cache, outcome)
     except Exception as error:  # noqa: BLE001 - jobs and the hosts that they run on may fail in any way
         reraise_interrupt(error)

@@ -7,7 +7,7 @@ import sys
 from _weakref import ref
 from time import perf_counter
 
-from compcache.errors import CompcacheError, IncompatibleTargetError, NotCachedError, ReentrantLoadError, UndefinedSymbolError
+from compcache.errors import CompcacheError, NotCachedError, ReentrantLoadError, UndefinedSymbolError
 from compcache.facade import (
     CHECK_VARIABLE,
     DEBUG_VARIABLE,
@@ -269,7 +269,9 @@ class Cache(_Parts):
         try:
             target = self._loader.load(func_name, owner, accept)
         except CompcacheError as error:
-            if not self._retarget or not isinstance(error.__cause__, IncompatibleTargetError):
+            from compcache.hit.miss import unfit_function
+
+            if not self._retarget or unfit_function(error, func_name) is None:
                 raise
             target = self._load_retargeted(func_name, owner, accept, error)
         if self._tuners is not None and func_name not in self._tuners:

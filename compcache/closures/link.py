@@ -35,7 +35,7 @@ from compcache.maintain.remove import remove_modules
 from compcache.maintain.report_types import LinkedClosure, LinkReport
 from compcache.miss.publication import publish_built
 from compcache.publish.additions import merge_newest
-from compcache.publish.verify import is_vouched_for
+from compcache.publish.verify import has_own_signature
 from compcache.store import is_ordered
 from compcache.targets.machine import machine_for
 from compcache.translation.requests import Request
@@ -208,7 +208,7 @@ class _Linking:
         if not all(self._is_found(name, module_id) for name, module_id in linked.bound.items()):
             return _Outcome(None, (), unlinked)
         built = self._build_module(linked)
-        sign = self._store.publish_key is not None and self._unsigned_parts.isdisjoint(linked.parts)
+        sign = self._unsigned_parts.isdisjoint(linked.parts)
         (module_ids,) = publish_built(self._session, [built], sign=sign, is_derived=True)
         parts_of = tuple([module_id.hex() for module_id in linked.parts])
         closure = LinkedClosure(module_ids[0], linked.names, parts_of, sum(map(len, built.sections)))
@@ -240,7 +240,7 @@ class _Linking:
                 section = module.read(footer.image + footer.records + footer.graph, footer.bitcode)
                 recipe = read_recipe(section, module.read_record)
                 self._makers[module_id] = read_makers(module.read_record, module.records)
-                if store.publish_key is not None and not is_vouched_for(store, module):
+                if not has_own_signature(store, module):
                     self._unsigned_parts.add(module_id)
             found_names = None if has_data else self._found_names(recipe, module_id)
             return codegen.run(lambda context: read_part(context, module_id, recipe, found_names))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 
 from compcache import files as file_ops
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["Directory"]
 
 _MAX_SMALL_FILE = 1 << 24  # bytes
-#: The errors of a directory that does not exist or that this process may not or cannot open. Other errors may be gone at the next attempt.
-_UNUSABLE = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG)
 _FAN = 2  # hexadecimal digits in the name of a directory of module files
 
 
@@ -81,7 +78,7 @@ class Directory:
             reraise_interrupt(error)
             if isinstance(error, UntrustedDirectoryError):
                 raise
-            if error.errno not in _UNUSABLE:  # another attempt may succeed
+            if error.errno not in file_ops.UNUSABLE:  # another attempt may succeed
                 message = f"cannot open the cache directory {self.root}: {error.strerror or error}"
                 raise StorageError(message, path=self.root, errno=error.errno) from error
             if not isinstance(error, (FileNotFoundError, NotADirectoryError)) and self.stamp_key and not self.trust:

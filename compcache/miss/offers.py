@@ -12,7 +12,7 @@ from compcache.formats.makers import LLVM, PACKAGE, Maker, read_makers
 from compcache.formats.records import decode_module, version_numbers
 from compcache.images.linkers.version import NAMES as LINKERS
 from compcache.interrupts import suppress
-from compcache.publish.verify import is_vouched_for
+from compcache.publish.verify import has_own_signature
 
 if TYPE_CHECKING:
     from compcache.directory.module_file import ModuleFile
@@ -48,7 +48,7 @@ def _read_body(session: Session, module: ModuleFile, name: str) -> Provided | No
         return None  # the body is missing, or a newer LLVM wrote it, whose IR this LLVM may interpret differently
     if not all(session.loader.holds(imported, to_import=True) for imported in body.imports):
         return None  # the importing module may contain code of the body's imports without needing them
-    if session.store.publish_key is not None and not is_vouched_for(session.store, module):
+    if session.store.publish_key is not None and not has_own_signature(session.store, module):
         return None  # a module built from the body would be signed
     compilers = [maker for maker in read_makers(module.read_record, module.records) if maker.name not in LINKERS]
     makers = [maker for maker in compilers if maker.name != LLVM and maker != Maker(PACKAGE, "")]

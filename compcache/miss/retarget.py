@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compcache.errors import CompcacheError, FormatError, IncompatibleTargetError, NotCachedError, UndefinedSymbolError
+from compcache.errors import CompcacheError, FormatError, NotCachedError, UndefinedSymbolError
 from compcache.formats import host
 from compcache.formats.bodies import read_bodies
 from compcache.formats.entry import may_be_read
@@ -17,6 +17,7 @@ from compcache.formats.makers import read_makers
 from compcache.formats.manifest import SUSPECT, decode_function
 from compcache.formats.manifest_writer import WholeManifest
 from compcache.formats.records import decode_module, version_numbers
+from compcache.hit.miss import unfit_function
 from compcache.images.kinds import is_known
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.miss.publication import publish_or_keep
@@ -48,7 +49,7 @@ def load_retargeted(session: Session, func_name: str, owner: object, accept: Acc
     try:
         while True:
             if not accept_own_llvm(session.store):
-                name = _function_to_compile(error, func_name)
+                name = unfit_function(error, func_name)
                 if name is None or name in tried or not _retarget_function(session, name):
                     raise error
                 tried.add(name)
@@ -80,15 +81,6 @@ def accept_own_llvm(store: Store) -> bool:
     return True
 
 
-def _function_to_compile(error: CompcacheError, func_name: str) -> str | None:
-    """Return the name of the function whose realizations are all for other CPUs, or None if the error has another cause."""
-    if not isinstance(error.__cause__, IncompatibleTargetError):
-        return None
-    if isinstance(error, UndefinedSymbolError):
-        return error.symbols[0] if error.symbols else None
-    return func_name if isinstance(error, NotCachedError) else None
-
-
 def _retarget_function(session: Session, func_name: str) -> bool:
     """Compile a stored realization for this host, and publish the new module. If the module cannot be stored, keep it in memory.
 
@@ -97,14 +89,14 @@ def _retarget_function(session: Session, func_name: str) -> bool:
     store = session.store
     for module_id, _ in store.find_all(func_name):
         try:
-            built, is_trusted = _recompile(session, module_id)
+            built, is_signed_here = _recompile(session, module_id)
         except (CompcacheError, OSError) as failure:
             reraise_interrupt(failure)
             continue  # the error of the load already says why
         if built is None or func_name not in [name for name, *_ in built.functions]:
             continue
         store.stats.compiled(built.seconds)
-        publish_or_keep(session, func_name, built, sign=is_trusted)
+        publish_or_keep(session, func_name, built, sign=is_signed_here)
         return True
     return False
 
@@ -113,7 +105,7 @@ def _recompile(session: Session, module_id: bytes) -> tuple[BuiltModule | None, 
     """Compile a stored module for this host.
 
     Returns:
-        The compiled module, and whether it may be signed, because a trusted key has signed the stored module. The compiled module is None
+        The compiled module, and whether it may be signed, because this cache has signed the stored module. The compiled module is None
         if the stored module cannot be compiled here: it is for another platform, or has an unknown kind, a known fault, no bitcode, bitcode
         of another version of compcache, or pickled globals outside the writable directory.
 
@@ -126,7 +118,7 @@ def _recompile(session: Session, module_id: bytes) -> tuple[BuiltModule | None, 
     from compcache.build.large_data.variables import read_large_values
     from compcache.build.recipe import read_recipe
     from compcache.linker import rebuild_module
-    from compcache.publish.verify import is_vouched_for
+    from compcache.publish.verify import has_own_signature
 
     store = session.store
     with store.open_module(module_id) as module:
@@ -146,9 +138,9 @@ def _recompile(session: Session, module_id: bytes) -> tuple[BuiltModule | None, 
         makers = read_makers(module.read_record, module.records)
         if module.elsewhere and recipe.is_pickled():
             return None, False  # publishing the result here would make an unsigned pickle trusted
-        is_trusted = store.publish_key is not None and is_vouched_for(store, module)
+        is_signed_here = has_own_signature(store, module)
         inlined, bodies = inlined_of(read_graph(module)), read_bodies(lambda at, size: section[at : at + size], len(section)).values()
-    return rebuild_module(recipe, notes, entries, store.host(), makers=makers, inlined=inlined, bodies=bodies), is_trusted
+    return rebuild_module(recipe, notes, entries, store.host(), makers=makers, inlined=inlined, bodies=bodies), is_signed_here
 
 
 def _is_for_this_platform(header: ModuleRecord) -> bool:

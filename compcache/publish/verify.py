@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from compcache.store import Store
 
 __all__ = [
-    "condemn", "condemn_unreadable", "is_vouched_for", "record_verified", "recover_index", "untrusted_directory_error", "verify_module",
+    "condemn", "condemn_unreadable", "has_own_signature", "record_verified", "recover_index", "untrusted_directory_error", "verify_module",
     "warn_about_layer",
 ]  # fmt: skip
 
@@ -113,16 +113,19 @@ def _require_trusted(store: Store, module: ModuleFile, requirement: str) -> None
         raise reject_file(store, module.path, f"{problem} (trusted_keys: {trusted})")
 
 
-def is_vouched_for(store: Store, module: ModuleFile) -> bool:
-    """Return whether a module is signed with a trusted key or with the store's publish key.
+def has_own_signature(store: Store, module: ModuleFile) -> bool:
+    """Return whether a module is signed with the store's publish key, in the directory or a layer. False without a publish key.
 
-    The store signs a new module only if all modules from which it is built are signed in this way.
+    The store signs a new module only if all modules from which it is built are signed in this way. Code of other keys stays under their
+    signatures, so that it is refused once they are no longer trusted.
 
     Raise `FormatError` if the module record is malformed.
     """
+    if store.publish_key is None:
+        return False
     from compcache.signing.signatures import is_signed
 
-    keys = (*store.trusted_keys, *([store.publish_key.public()] if store.publish_key is not None else []))
+    keys = (store.publish_key.public(),)
     requirement = decode_module(module.read_record(0)).requirement()
     contents = [holder.signatures_of(module.module_id) for holder in (store, *store.layers)]
     return any(is_signed(content, keys, module.module_id, requirement) for content in contents)

@@ -11,8 +11,9 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from compcache.configuration import SettingError
+from compcache.configuration import SettingError, read_private_text
 from compcache.errors import MissingPackageError
+from compcache.files import not_missing
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.processes.secret_references import read_secret
 from compcache.settings import users_directory
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PublicKey", "SecretKey", "add_trusted_key", "generate_key", "parse_public_key", "parse_public_keys", "parse_secret_key",
-    "read_public_keys", "read_publish_key", "read_trusted_keys", "trusted_keys",
+    "read_publish_key", "read_trusted_keys", "trusted_keys",
 ]  # fmt: skip
 
 _SIZE = 32  # bytes of a key
@@ -113,12 +114,6 @@ def read_trusted_keys(trusted: Any) -> tuple[PublicKey, ...]:
     return keys
 
 
-def _read_text(path: str) -> str:
-    """Return the content of a file in UTF-8. Raise `OSError` or `UnicodeDecodeError`."""
-    with open(path, encoding="utf-8") as file:
-        return file.read()
-
-
 def parse_public_key(text: str) -> PublicKey:
     """Return a public key from its text. Raise `ValueError` if the text is not a public key."""
     return PublicKey(*_parse_key(text, "a trusted key", show=True))
@@ -162,16 +157,14 @@ def _parse_words(words: list[str]) -> tuple[PublicKey, ...]:
 
 
 def _words_in(path: str) -> list[str]:
-    """Return the words in a file of keys, without comments. See `_read_text` for the exceptions."""
-    return _split_words(line.partition("#")[0] for line in _read_text(path).splitlines())
+    """Return the words in a file of keys, without comments. Raise `OSError` or `UnicodeDecodeError`."""
+    with open(path, encoding="utf-8") as file:
+        return _words_of(file.read())
 
 
-def read_public_keys(path: str) -> tuple[PublicKey, ...]:
-    """Return the public keys in a file, each key once. Comments start with ``#``.
-
-    Raise `ValueError` if the file contains a text that is not a key, or `OSError` if the file cannot be read.
-    """
-    return _parse_words(_words_in(path))
+def _words_of(text: str) -> list[str]:
+    """Return the words in the text of a file of keys, without comments."""
+    return _split_words(line.partition("#")[0] for line in text.splitlines())
 
 
 def _parse_key(text: str, description: str, *, show: bool) -> tuple[str, bytes]:
@@ -220,11 +213,14 @@ def trusted_keys_path() -> str:
 def trusted_keys() -> tuple[PublicKey, ...] | None:
     """Return the keys in the user's file of trusted keys, one on each line; None if the file does not exist.
 
-    Raise `SettingError` if a line of the file is not a key, or `OSError` if the file cannot be read.
+    Raise `SettingError` if a line of the file is not a key, or other users can write to the file, or `OSError` if the file cannot be read.
     """
     path = trusted_keys_path()
+    if not not_missing([path]):
+        return None
+    words = _words_of(read_private_text(path))
     try:
-        return read_public_keys(path) if os.path.exists(path) else None
+        return _parse_words(words)
     except ValueError as error:
         reraise_interrupt(error)
         raise SettingError(f"the file of trusted keys {path} cannot be used ({error}): correct its lines") from error
@@ -238,7 +234,7 @@ def add_trusted_key(key: PublicKey) -> str:
     path = trusted_keys_path()
     if key not in (trusted_keys() or ()):
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with open(path, "a+", encoding="utf-8") as file:
+        with open(path, "a+", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.seek(0)
             content = file.read()
             line_end = "\n" if content and not content.endswith("\n") else ""

@@ -67,9 +67,10 @@ def read_signing_key(key: bytes | str) -> bytes:
 
     Raise `ValueError` if `key` is empty, or refers to no secret, or `OSError` if the file that it refers to cannot be read.
     """
-    if not key:
-        raise ValueError("signing_key is empty: pass None for a cache without signatures")
-    return read_secret(key, "signing_key").encode() if isinstance(key, str) else key
+    secret = read_secret(key, "signing_key").encode("utf-8", "surrogateescape") if isinstance(key, str) else key
+    if not secret:
+        raise ValueError("signing_key is empty, or names a file without a key: pass None for a cache without signatures")
+    return secret
 
 
 def _check_version(text: str) -> str:

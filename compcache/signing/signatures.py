@@ -45,13 +45,13 @@ def signed_message(module_id: bytes, requirement: str) -> bytes:
 def add_signature(content: bytes, key: SecretKey, keys: Iterable[PublicKey], module_id: bytes, requirement: str) -> bytes:
     """Return the content of a signature file after adding a signature by `key`.
 
-    The new signature comes first, and replaces signatures in the name of `key`. Valid signatures by one of `keys` come next. At most 64
-    other signatures follow. Raise `MissingPackageError` if PyNaCl is not installed.
+    The new signature comes first. Valid signatures by one of `keys` come next, also by another key with the name of `key`. At most 64 other
+    signatures follow, none of them in the name of `key`. Raise `MissingPackageError` if PyNaCl is not installed.
     """
     message = signed_message(module_id, requirement)
     valid, unknown = _partition_signatures(_decode_lines(content), keys, message)
-    others = [line for line in (*valid, *unknown) if line[0] != key.name]
-    return _encode_lines([(key.name, key.sign(message)), *others])
+    others = [line for line in unknown if line[0] != key.name]
+    return _encode_lines(dict.fromkeys([(key.name, key.sign(message)), *valid, *others]))
 
 
 def merge_signatures(stored: bytes, imported: bytes, keys: Iterable[PublicKey], module_id: bytes, requirement: str) -> bytes:

@@ -12,7 +12,7 @@ from helpers import caller, frees_callers, run_fresh
 from hosts import LOOP, NEEDS_AVX2, SUM, host_like, on_host
 from processes import Crowd
 
-from compcache import Cache, Function, ModuleSource, NotCachedError, frontend
+from compcache import Cache, Function, ModuleSource, NotCachedError, UndefinedSymbolError, frontend
 from compcache.formats.graph import decode_notes
 from compcache.formats.host import platform_name
 from compcache.targets import used_features
@@ -138,12 +138,18 @@ def test_imports_globals_and_tables_are_what_they_were(cache: Cache, directory: 
         assert nehalem.dependencies("top", transitive=True) == cache.dependencies("top", transitive=True)
 
 
-def test_what_a_usable_function_needs_is_retargeted(cache: Cache, directory: Path) -> None:
-    leaf = "define i64 @leaf(i64 %x) {\n  %y = add i64 %x, 1\n  ret i64 %y\n}\n"
+@pytest.mark.usefixtures("undecoded")
+@pytest.mark.parametrize("cpus", [["x86-64"], ["x86-64", "x86-64"], ["x86-64-v3", "x86-64", "x86-64-v3"]], ids=len)
+def test_what_a_usable_function_needs_is_retargeted(cache: Cache, directory: Path, cpus: list[str]) -> None:
+    leaf = "define i64 @f0(i64 %x) noinline {\n  %y = add i64 %x, 1\n  ret i64 %y\n}\n"
     cache.add_module(ModuleSource(leaf, cpu="x86-64-v3"))
-    cache.add_module(ModuleSource(caller("top", "leaf", plus=2), cpu="x86-64"))
+    for number, cpu in enumerate(cpus):
+        code = caller(f"f{number + 1}", f"f{number}", plus=2).replace(") {", ") noinline {")
+        cache.add_module(ModuleSource(code, cpu=cpu))
+    with older(directory, retarget=False) as nehalem, pytest.raises((NotCachedError, UndefinedSymbolError)):
+        nehalem.get_target(f"f{len(cpus)}")
     with older(directory) as nehalem:
-        assert nehalem.get_target("top")(1) == 4
+        assert nehalem.get_target(f"f{len(cpus)}")(1) == 2 + 2 * len(cpus)
 
 
 @pytest.mark.usefixtures("undecoded")

@@ -11,9 +11,9 @@ import pytest
 from cli_process import compcache
 from helpers import adder, constant, run_fresh
 
-from compcache import Cache, CacheWarning, ModuleSource, NotCachedError
+from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, SettingError
 from compcache.globals import Pickled
-from compcache.signing.keys import generate_key, parse_public_key, parse_public_keys, parse_secret_key, read_public_keys
+from compcache.signing.keys import add_trusted_key, generate_key, parse_public_key, parse_public_keys, parse_secret_key, trusted_keys
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,6 +124,27 @@ def test_what_is_compiled_here_is_used_again_and_what_is_copied_is_not(directory
     assert_miss(directory, "f", OTHER_PUBLIC)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("signing_key", [None, "k" * 32])
+def test_code_of_a_key_that_is_no_longer_trusted_is_a_miss(tmp_path: Path, signing_key: str | None) -> None:
+    publish(tmp_path / "published", "f", key=str(OTHER))
+    with Cache(tmp_path / "published") as cache:
+        cache.export(["f"], tmp_path / "f.ccb")
+    place = tmp_path / "own"
+    with Cache(place, signing_key=signing_key, trusted_keys=[PUBLIC, OTHER_PUBLIC]) as cache:
+        cache.import_bundle(tmp_path / "f.ccb")
+    time.sleep(0.15)  # of a file that has just been written nothing is remembered
+    for _ in range(2):
+        with Cache(place, signing_key=signing_key, trusted_keys=[PUBLIC, OTHER_PUBLIC]) as cache:
+            assert cache.get_target("f")(41) == 41
+    with (
+        Cache(place, signing_key=signing_key, trusted_keys=[PUBLIC]) as cache,
+        pytest.raises(NotCachedError),
+        pytest.warns(CacheWarning, match="'team-2'.*trusted_keys: 'team-1'"),
+    ):
+        cache.get_target("f")
+
+
 def test_who_publishes_trusts_itself(directory: Path, tmp_path: Path) -> None:
     with Cache(directory, trusted_keys=[OTHER_PUBLIC], publish_key=str(KEY)) as cache:
         cache.add_module(ModuleSource(constant("f", 5)))
@@ -139,6 +160,16 @@ def test_several_keys_sign_the_same_module(directory: Path) -> None:
     for key in (PUBLIC, OTHER_PUBLIC):
         with Cache(directory, trusted_keys=key) as cache:
             assert cache.get_target("f")(2) == 2
+
+
+def test_a_new_key_of_the_same_name_does_not_replace_a_key_that_is_still_trusted(directory: Path) -> None:
+    new_key = generate_key(KEY.name)
+    publish(directory, "f")
+    with Cache(directory, publish_key=str(new_key), trusted_keys=[PUBLIC]) as cache:
+        cache.add_module(ModuleSource(adder("f", 0)))
+    for key in (PUBLIC, str(new_key.public())):
+        with Cache(directory, trusted_keys=key) as cache:
+            assert cache.get_target("f")(41) == 41
 
 
 def test_a_layer_that_its_owner_forges_is_not_believed(directory: Path, tmp_path: Path) -> None:
@@ -211,7 +242,22 @@ def test_files_of_keys_may_include_each_other(tmp_path: Path) -> None:
     own.write_text(f"@{own} @{other}\n{PUBLIC}")
     other.write_text(f"{OTHER_PUBLIC} # a comment\n@{own}")
     assert {*parse_public_keys(f"@{own}")} == {KEY.public(), OTHER.public()}
-    assert {*read_public_keys(str(other))} == {KEY.public(), OTHER.public()}
+    assert {*parse_public_keys([f"@{other}"])} == {KEY.public(), OTHER.public()}
+
+
+def test_keys_that_others_can_add_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    before = os.umask(0)
+    try:
+        path = add_trusted_key(KEY.public())
+    finally:
+        os.umask(before)
+    assert (os.stat(path).st_mode & 0o777, trusted_keys()) == (0o600, (KEY.public(),))
+    os.chmod(path, 0o666)
+    with pytest.raises(SettingError, match=f"{path}: other users can write to"):
+        trusted_keys()
+    with pytest.raises(SettingError, match="other users can write to"):
+        add_trusted_key(OTHER.public())
 
 
 @pytest.mark.slow

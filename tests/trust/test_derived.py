@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from array import array
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from forgeries import OTHER_USER
 from helpers import adder, caller, module_file
 from hosts import LOOP, host_like, on_host
 
-from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, UndefinedSymbolError
+from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, UndefinedSymbolError, frontend
 from compcache.digest import check, digest, name_key
 from compcache.directory.places import SIZE, STATISTICS
 from compcache.files import Files
@@ -31,6 +32,7 @@ from compcache.usage.ledger import fold_small
 from compcache.usage.size_estimate import add_to_estimate
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 KEY = generate_key("team-1")
@@ -62,6 +64,28 @@ def test_stamps_of_another_user_are_not_believed_whatever_keys_are_trusted(direc
             store.record_verified(store.entry_of(module, os.fstat(module.opened.number)))
     give_away(directory / "index-v1")
     assert_unsigned_is_refused(Cache(directory, trusted_keys=[PUBLIC]))
+
+
+@needs_root
+@pytest.mark.parametrize("keys", [None, [PUBLIC]], ids=["without keys", "with trusted keys"])
+def test_processes_with_the_settings_of_a_cache_trust_nobody_else(directory: Path, keys: list[str] | None) -> None:
+    """Workers of batches trusted everybody who could write to the directory, whatever the cache required."""
+    with Cache(directory, trusted_keys=keys) as cache:  # what the other user can do as well: the key of these stamps is public
+        cache.add_module(ModuleSource(adder("f", 1)))
+        store = cache._store
+        ((module_id, _),) = store.find("f")
+        give_away(directory)
+        with Cache(directory, trust=True) as plain, plain._store.open_module(module_id) as module:
+            store.record_verified(store.entry_of(module, os.fstat(module.opened.number)))
+    give_away(directory / "index-v1")
+    if keys is not None:
+        directory.chmod(0o777)
+    with Cache(directory, trusted_keys=keys) as cache, warnings.catch_warnings():
+        warnings.simplefilter("ignore", CacheWarning)
+        with pytest.raises(NotCachedError):
+            cache.get_target("f")
+        with Cache(**frontend.settings_of(cache)) as other, pytest.raises(NotCachedError):
+            other.get_target("f")
 
 
 @needs_root
@@ -107,6 +131,45 @@ def test_code_that_is_compiled_again_is_signed_only_where_it_was(tmp_path: Path,
     with on_host(Cache(above, layers=[layer], publish_key=str(KEY)), host_like("nehalem")) as here:
         here.get_target("scale")(array("d", [1.0] * 8))
     assert bool(list(above.glob("signatures-v1/*"))) is signed
+
+
+def inline_body(cache: Cache, name: str) -> str:
+    kernel = cache.compile(ModuleSource(caller("kernel", "callee"), imports={"callee": name})).kernel
+    assert kernel(1) == 2
+    return kernel.func_name
+
+
+def link_closure(cache: Cache, name: str) -> str:
+    cache.add_module(ModuleSource(caller("top", "callee"), imports={"callee": name}))
+    cache.link(["top"])
+    assert cache.get_target("top")(1) == 2
+    return "top"
+
+
+def compile_again(cache: Cache, name: str) -> str:
+    on_host(cache, host_like("nehalem")).get_target(name)
+    return name
+
+
+@pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="names CPUs of x86-64")
+@pytest.mark.parametrize("make", [inline_body, link_closure, compile_again])
+def test_what_is_made_of_code_of_others_is_not_signed(tmp_path: Path, make: Callable[[Cache, str], str]) -> None:
+    """A key was trusted no longer, and the code that it had signed still ran, under the signature of the cache."""
+    other_key, place, bundle = generate_key("team-2"), tmp_path / "own", tmp_path / "theirs.ccb"
+    with Cache(tmp_path / "theirs", publish_key=str(other_key)) as cache:
+        if make is compile_again:
+            cache.add_module(ModuleSource(LOOP, {"scale": "void(f64[:])"}, cpu="skylake-avx512"))
+            name = "scale"
+        else:
+            name = cache.compile(adder("f", 1)).f.func_name
+        cache.export([name], bundle)
+    with Cache(place, publish_key=str(KEY), trusted_keys=str(other_key.public())) as cache:
+        cache.import_bundle(bundle)
+        requested = make(cache, name)
+    with Cache(place, publish_key=str(KEY), trusted_keys=PUBLIC) as cache, warnings.catch_warnings():
+        warnings.simplefilter("ignore", CacheWarning)
+        with pytest.raises((NotCachedError, UndefinedSymbolError)):
+            (on_host(cache, host_like("nehalem")) if make is compile_again else cache).get_target(requested)
 
 
 @pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="names CPUs of x86-64")

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from helpers import PACKAGE_ROOT, constant, run_fresh
 
-from compcache import Cache, Identity, ModuleSource, frontend
+from compcache import Cache, Identity, ModuleSource, SettingError, frontend
 from compcache.batch import Job, compile_many
 from compcache.processes.secret_references import literal, read_secret, reference_to
 from compcache.remote.address import has_secret, read_settings, shown_url
@@ -357,6 +357,24 @@ def test_what_names_no_secret_says_so(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "large").write_bytes(bytes(1 << 17))
     with pytest.raises(ValueError, match="too large for a secret"):
         Cache(tmp_path, signing_key=f"@{tmp_path}/large")
+
+
+@pytest.mark.parametrize("content", ["", " \n"])
+def test_a_file_without_a_key_is_not_a_cache_without_signatures(tmp_path: Path, content: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_text(content)
+    with pytest.raises(ValueError, match="signing_key is empty, or names a file without a key"):
+        Cache(tmp_path / "cache", signing_key=f"@{tmp_path}/key")
+    monkeypatch.setenv("COMPCACHE_SIGNING_KEY", f"@{tmp_path}/key")
+    with pytest.raises(SettingError, match="COMPCACHE_SIGNING_KEY: signing_key is empty"):
+        Cache(tmp_path / "cache")
+
+
+def test_a_key_in_a_file_may_have_any_bytes(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"\xff\xfe\x01key")
+    with Cache(tmp_path / "cache", signing_key=f"@{tmp_path}/key") as cache:
+        cache.add_module(ModuleSource(constant("f", 3)))
+    with Cache(tmp_path / "cache", signing_key=b"\xff\xfe\x01key") as cache:
+        assert cache.get_target("f")() == 3
 
 
 def test_a_key_in_a_file_signs(tmp_path: Path) -> None:
