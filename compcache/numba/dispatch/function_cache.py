@@ -110,9 +110,9 @@ class FunctionCache(CacheObject):
         return cres
 
     def _load_former(self, base: Sequence[str], functions: Functions, sig: Any, target_context: Any) -> Any:
-        """Return the compile result of an entry whose code this process has already, or None if the entry no longer exists.
+        """Return the compile result of an entry whose code this process has already, or None as in `load_result`.
 
-        Globals may have changed since that code was loaded. See `load_result` for `base` and `functions`.
+        Globals may have changed since that code was loaded. See `load_result` for `base`, `functions` and exceptions.
         """
         args = _argument_types(sig)
         cres = load.load_result(self._cache, base, lambda _: args, self._owner, target_context, functions)
