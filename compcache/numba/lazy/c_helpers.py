@@ -157,10 +157,14 @@ _libraries: dict[str, dict[str, int]] = {}
 def _load_library(version: str) -> dict[str, int]:
     """Return the addresses of the functions in Numba's library of C helpers. Raise `ImportError` if this version cannot be loaded."""
     from compcache.numba.registered.distributions import numba_version
+    from compcache.numba.registered.refusals import NotLazy
 
     reason = f"a compiled function uses Numba's C library {_LIBRARY} for containers or properties of characters"
     advice = f"install numba {_series(version)} and numpy"
-    installed = numba_version()
+    try:
+        installed = numba_version()
+    except NotLazy as error:
+        raise ImportError(f"{reason}: {error}; {advice}", name=_LIBRARY) from error
     if not installed:
         raise ImportError(f"{reason}: numba is not installed; {advice}", name=_LIBRARY)
     if _series(installed) != _series(version):

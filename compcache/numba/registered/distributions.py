@@ -182,12 +182,15 @@ def package_directory(name: str) -> str | None:
 
 
 def numba_version() -> str:
-    """Return the version of the Numba that an import would load, from the name of its metadata; "" if no metadata is found.
+    """Return the version of the Numba that an import would load, from the name of its metadata; "" if it or the metadata is not found.
 
     Raise `NotLazy` if an archive on the path contains entry points, or the path cannot be read at the moment.
     """
-    beside = os.path.dirname(package_directory("numba") or "")
-    names = [(name, os.path.join(beside, name)) for name in (metadata_in(beside) or () if beside else ()) if name.startswith("numba-")]
+    package = package_directory("numba")
+    if package is None:
+        return ""
+    beside = os.path.dirname(package)
+    names = [(name, os.path.join(beside, name)) for name in metadata_in(beside) or () if name.startswith("numba-")]
     for name, directory in names or distributions():  # metadata is usually beside the package
         if name.partition("-")[0] == "numba":
             return os.path.basename(directory).removesuffix(".dist-info").partition("-")[2]
