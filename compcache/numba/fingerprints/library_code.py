@@ -107,12 +107,13 @@ def _text_of(value: Any) -> str:
 
 
 def _values_read_by(function: Any) -> Iterator[tuple[str, Any]]:
-    """Yield values that a function can read, with their names: globals, positional defaults that are not plain (named ""), and cells.
+    """Yield values that a function can read, with their names: globals, defaults that are not plain (named ""), and cells.
 
     `_function_row` has the text of all defaults.
     """
     yield from _globals_of(function.__code__, function.__globals__)
-    yield from [("", value) for value in function.__defaults__ or () if type(value) not in _PLAIN]
+    defaults = *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()
+    yield from [("", value) for value in defaults if type(value) not in _PLAIN]
     yield from [row for row in cells_of(function) if row[1] is not MISSING]
 
 

@@ -182,7 +182,7 @@ def _objects_read_by_function(function: Any) -> Iterator[Any]:
         return
     if not is_library_module(module) or reads_external_state(str(module)):
         raise _ExternalStateError(describe(function))
-    yield from filter(callable, function.__defaults__ or ())
+    yield from filter(callable, (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()))
     yield from [value for _, value in cells_of(function) if value is not MISSING]
     yield from _objects_read_by_code(function.__code__, namespace, _globals_assigned_in(str(module)), describe(function))
 
