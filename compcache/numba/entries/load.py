@@ -16,6 +16,7 @@ from numba.core.environment import Environment, lookup_environment
 from numba.core.generators import GeneratorDescriptor
 
 from compcache import frontend
+from compcache.interrupts import suppress
 from compcache.numba.compilation import libraries, native_code, scopes
 from compcache.numba.entries.mapped_library import MappedLibrary, StoredLibrary, keep_mapped, make_entry_point, set_environments
 from compcache.numba.identity.dependencies import Dependency, decode_names, is_current, matching_names
@@ -182,13 +183,15 @@ def _environment_globals(module: str | None) -> dict[str, Any]:
     """Return the globals of an environment: the globals of a module, which is imported unless it belongs to Numba.
 
     Compiled code does not read the globals of its environment. Only user code in object mode reads them. Importing Numba's usual modules
-    would take a tenth of a second. If `module` is None, the globals are empty.
+    would take a tenth of a second. If `module` is None, the globals are empty. For functions that `exec` has created, there may be no
+    module of this name.
     """
     if module is None:
         return {}
-    if module.startswith("numba.") and module not in sys.modules:
-        return {"__name__": module}
-    return import_module(module).__dict__
+    if not module.startswith("numba.") or module in sys.modules:
+        with suppress(ImportError):
+            return import_module(module).__dict__
+    return {"__name__": module}
 
 
 def _decode_dependencies(description: Description, functions: Functions, own_overload: LinkedOverload) -> libraries.LibraryRecord:

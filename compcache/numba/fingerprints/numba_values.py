@@ -63,7 +63,7 @@ def handlers() -> list[tuple[Any, Handler]]:
 
 
 def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False) -> None:
-    """Feed a dispatcher: the identities of its code if it compiles no more code, otherwise its function and options.
+    """Feed a dispatcher: the identities of its code if it compiles no more code; otherwise the function and the options.
 
     Without Numba, feed only the name of a library's function. `is_frozen` is whether the dispatcher belongs to a ufunc that compiles no
     more loops.

@@ -31,10 +31,7 @@ def series_supported() -> tuple[tuple[int, int], ...]:
 
 
 def unsupported_reason() -> str:
-    """Return why the Numba of this process is not supported, or "" if it is supported, or if no Numba is installed.
-
-    A Numba whose version cannot be determined is not supported.
-    """
+    """Return why this process's Numba is not supported, also if its version is not known; "" if it is supported, or none is installed."""
     import compcache
 
     is_imported = has_numba()
