@@ -136,7 +136,7 @@ class _Preprocessed(NamedTuple):
 
 
 def _read_rust(unit: Unit) -> _Preprocessed:
-    """Return a source of Rust with its included files and the environment variables that it reads."""
+    """Return a source of Rust with its included files and environment variables. Raise `CompileError` if rustc fails."""
     rule = _run_rustc(unit, ["--emit=dep-info"])
     names = _prerequisites(rule)
     variables = [line for line in rule.splitlines() if line.startswith(_VARIABLE)]
@@ -374,7 +374,7 @@ def _absolute_paths(names: list[str], unit: Unit) -> tuple[str, ...]:
 
 
 def _read_file(path: str) -> bytes:
-    """Return the content of a file, or no bytes if the file does not exist."""
+    """Return the content of a file, or no bytes if the file does not exist. Raise `OSError` if it cannot be read."""
     with suppress(FileNotFoundError), open(path, "rb") as file:
         return file.read()
     return b""

@@ -162,7 +162,7 @@ def _current_directory() -> str:
 
 
 def _checked_flags(flags: Iterable[str] | None, language: str) -> tuple[str, ...]:
-    """Return a compiler's flags. Raise `CompileError` for one that is no string, contains NUL, or selects other output than code."""
+    """Return a compiler's flags. Raise `CompileError` for one that is not a string, contains NUL, or selects other output than code."""
     if flags is None:
         return ("-Copt-level=2",) if language == "rust" else ("-O2",)
     words = tuple(flags.split() if isinstance(flags, str) else flags)

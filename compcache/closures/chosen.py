@@ -86,7 +86,7 @@ def choose(store: Store, names: Iterable[str]) -> Chosen:
 
 
 def _plan_loads(planner: Loader, root: str) -> dict[str, Bound]:
-    """Return the binding of each function that a load of `root` needs."""
+    """Return the binding of each function that a load of `root` needs. Raise `CompcacheError` or `OSError` if the load would fail."""
     sources = Sources(root, None, 0, set())
     try:
         chosen = Plan(planner, root, planner.candidates(root), sources, None, None).choose()

@@ -126,7 +126,7 @@ def link_code(context: Any, closure: Closure, request: Request) -> Linked | None
 def read_part(context: Any, module_id: bytes, recipe: Recipe, found_names: Mapping[str, bool] | None) -> Part:
     """Return a part with the stored code of a module. If LLVM cannot read the code, the part has no definitions to copy.
 
-    `found_names` is `Part.found_names`.
+    `found_names` is `Part.found_names`. See `copies_of` for the exception.
     """
     try:
         module = codegen.read_back(recipe.code, context)

@@ -107,7 +107,7 @@ def _file_state(path: str) -> tuple[int, ...] | None:
 def _read_unchanged(path: str, name: str, state: tuple[int, ...]) -> Archive:  # noqa: ARG001 - part of the cache's key
     """Read an archive once for each state of its file, because reading takes longer than compiling a small module.
 
-    Raise `OSError` if the file cannot be read, or `LibraryError` if it is no archive with a list of symbols.
+    Raise `OSError` if the file cannot be read, or `LibraryError` if it is not an archive with a list of symbols.
     """
     return _read_archive(path, name)
 
@@ -115,7 +115,7 @@ def _read_unchanged(path: str, name: str, state: tuple[int, ...]) -> Archive:  #
 def _read_archive(path: str, name: str) -> Archive:
     """Return the archive in a file, with its list of symbols. Messages use `name`.
 
-    Raise `OSError` if the file cannot be read, or `LibraryError` if it is no archive with such a list.
+    Raise `OSError` if the file cannot be read, or `LibraryError` if it is not an archive with such a list.
     """
     with open(path, "rb") as file:
         data = file.read()

@@ -100,6 +100,7 @@ def make_image(
         CompileError: the image is an object, and the module has parts that need a shared object; or the object lacks a symbol that its
             code defines.
         LinkerError: the linker fails, and the writer cannot make the shared object.
+        LibraryError: a library of the platform, or one that the image needs, cannot be opened.
     """
     if not is_elf(obj):
         return _make_object_image(obj, needs_linker)

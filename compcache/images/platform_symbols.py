@@ -3,6 +3,8 @@
 Platform libraries (libc, libm, libgcc_s) are linked by name, so that their symbols get the version that a C compiler would bind. All other
 symbols of the process (libpython, libraries loaded with RTLD_GLOBAL) may be missing in another process. References to these symbols are
 made weak and recorded with the functions that reach them. A load of such a function checks its references.
+
+Functions that look for symbols or paths of the platform raise `LibraryError` if its libraries cannot be opened at the moment.
 """
 
 from __future__ import annotations
@@ -137,7 +139,7 @@ def _finder() -> Callable[[int, bytes], int | None]:
 
 
 def library_path(library: ctypes.CDLL) -> str | None:
-    """Return the absolute path from which a library was loaded, or None on a platform without dlinfo(3). No file is read."""
+    """Return the absolute path from which a library was loaded, or None if dlinfo(3) does not tell it. No file is read."""
     link_map = ctypes.POINTER(ctypes.c_char_p)()  # the second field of link_map is the path
     ask = getattr(_open_process(), "dlinfo", None)
     if ask is None or ask(ctypes.c_void_p(library._handle), _LINK_MAP, ctypes.byref(link_map)):

@@ -44,7 +44,7 @@ def without_overridden(text: str, names: Collection[str]) -> str:
     declared: list[str] = []
 
     def replace_function(match: re.Match[str]) -> str:
-        """Return an overridden function as a private one, and add its declaration to `declared`; other functions are unchanged."""
+        """Return an overridden function as an internal one, and add its declaration to `declared`; other functions are unchanged."""
         if _matched_name(match) not in names or _MERGED in match["rest"]:
             return match[0]
         words = _WORDS.sub("", match["words"])

@@ -132,7 +132,7 @@ def check_extremes(text: str, *, printed: bool) -> None:
 
 
 def parse_safely(ir: Any, context: Any) -> Any:
-    """Parse the result of `codegen.plain_source`, like `codegen.parse`, without constructs that make LLVM run forever or abort.
+    """Parse the result of `codegen.plain_source`, like `codegen.parse`, but reject constructs that make LLVM run forever or abort.
 
     Raise `CompileError` if LLVM rejects the code, or the code contains such a construct.
     """

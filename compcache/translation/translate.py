@@ -325,7 +325,8 @@ def translate_again(
     """Compile the stored code of a module to an object for another machine.
 
     `recipe` has the code and its options. `shared` says whether the image will be a shared object. `inlined` and `bodies` belong to the
-    stored module. Raise `CompileError` if the code cannot be compiled, or is not portable to another machine.
+    stored module. Raise `CompileError` if the code cannot be compiled, or is not portable to another machine. See also
+    `restore_resolution` and `encode_values` for exceptions.
     """
     module = codegen.parse(recipe.code, context)
     text = str(module)

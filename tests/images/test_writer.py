@@ -494,3 +494,6 @@ def test_damaged_libraries_raise_the_declared_error_alone(tmp_path: Path) -> Non
             shared_library(str(path.with_name(str(number)))).version_of("check")
         except FormatError:
             continue
+    path.write_bytes(b"")
+    with pytest.raises(FormatError):
+        shared_library(str(path))

@@ -463,3 +463,22 @@ def test_a_process_that_has_stored_several_functions_leaves_one_segment_of_each_
     levels = [path.name.partition("-")[0] for path in (project.cache / "index-v1").iterdir()]
     assert len(levels) == len(set(levels)) < 5
     assert project.run(script, backend=True) == [1] * 5
+
+
+def test_functions_that_exec_creates_in_no_module_are_found(project: Project) -> None:
+    """Their environments have the name of a module that cannot be imported."""
+    project.write(made="""
+        from numba import guvectorize, njit
+        namespace = {"__name__": "made_up", "njit": njit}
+        exec("@njit\\ndef inner(x):\\n    if x < 0: raise ValueError\\n    return x + 1", namespace)
+        inner = namespace["inner"]
+        @njit(cache=True)
+        def f(x):
+            return inner(x) * 2
+        @guvectorize(["(f8[:], f8[:])"], "(n)->()", cache=True)
+        def g(values, result):
+            result[0] = inner(values[0])
+    """)
+    text = "import made\nimport numpy as np\nresult = made.f(1), float(made.g(np.ones(3))), backend.hits, backend.misses"
+    assert project.run(text, backend=True) == (4, 2.0, 0, 3)
+    assert project.run(text, backend=True) == (4, 2.0, 3, 0)

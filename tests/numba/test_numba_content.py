@@ -123,6 +123,7 @@ _COUNTS = [
     ("DEP.Formatter().vformat('', (), {})", "from string import Formatter\nFormatter.check_unused_args = lambda *_: V"),
     ("DEP.string.capwords('abc')", "import string\nstring.capwords.__defaults__ = ('V',)"),
     ("DEP.statistics.median_grouped([1])", "import statistics\nstatistics.median_grouped.__defaults__ = (V,)"),
+    ("DEP.json.dumps(DEP)", "import json\njson.dumps.__kwdefaults__['default'] = lambda o: V"),
     ("DEP.utils.benchmark(1)", f"from numba.core import utils\nutils.benchmark.__code__ = {_TEXT}"),
     ("0\n    from numba.core.utils import benchmark\n    value = benchmark(1)",
      f"from numba.core import utils\nutils.benchmark.__code__ = {_TEXT}"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import colorsys
 from importlib import import_module
+from time import time
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -77,3 +80,12 @@ def test_no_constant_is_external_state(value: object) -> None:
     from compcache.numba.registered.purity import is_external_state
 
     assert not is_external_state(value)
+
+
+@pytest.mark.parametrize(("attribute", "defaults"), [("__defaults__", (time,)), ("__kwdefaults__", {"clock": time})])
+def test_defaults_are_examined(attribute: str, defaults: object) -> None:
+    from compcache.numba.registered.purity import external_state_of
+
+    function = FunctionType(colorsys.yiq_to_rgb.__code__, vars(colorsys))
+    setattr(function, attribute, defaults)
+    assert external_state_of(function) == "time.time"

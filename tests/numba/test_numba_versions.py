@@ -15,7 +15,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from helpers import PACKAGE_ROOT
+from helpers import PACKAGE_ROOT, run_fresh
 from numba_helpers import Project
 
 if TYPE_CHECKING:
@@ -213,3 +213,42 @@ def test_nothing_of_it_is_replaced(tmp_path: Path, package: Path, missing: bool)
     assert warned == [f"{exported.removesuffix(': install a supported version of Numba')}; Numba works as without compcache"]
     assert ("numba.np.ufunc.ufuncbuilder:UFuncDispatcher._compile_core" in exported) is missing
     assert counted == (0, 0, {})
+
+
+_WITHOUT_DESCRIPTORS = """
+        import errno, os, warnings
+        listdir = os.listdir
+        def listdir_without_descriptors(place="."):
+            if str(place).endswith("-packages"):
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return listdir(place)
+"""
+
+
+def test_a_version_that_cannot_be_read_for_a_moment_is_left_alone(tmp_path: Path) -> None:
+    """The program runs with Numba alone, and says so."""
+    script = """
+        os.listdir = listdir_without_descriptors
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            from compcache.numba import install, njit
+            install(directory)
+        os.listdir = listdir
+        import numba
+        result = njit is numba.njit, njit(lambda x: x + 1)(1), [str(one.message) for one in warned]
+    """
+    is_own, answer, (warned,) = run_fresh(tmp_path, _WITHOUT_DESCRIPTORS + script)
+    assert is_own
+    assert answer == 2
+    assert warned.endswith("Too many open files; try again); Numba works as without compcache")
+
+
+def test_the_stand_in_has_the_version_of_numba_whose_metadata_cannot_be_read(tmp_path: Path) -> None:
+    script = """
+        from compcache.numba import install
+        install(directory, lazy=True)
+        import numba
+        os.listdir = listdir_without_descriptors
+        result = numba.__version__, "numba.core" in sys.modules
+    """
+    assert run_fresh(tmp_path, _WITHOUT_DESCRIPTORS + script) == (numba.__version__, True)

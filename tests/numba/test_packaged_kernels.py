@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import zipfile
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from helpers import adder
+from helpers import adder, run_fresh
 
 from compcache import Cache, Function, ModuleSource
 from compcache.numba import package as package_module
@@ -64,6 +65,21 @@ def test_code_without_a_file_has_no_kernels(package: Path, monkeypatch: pytest.M
     monkeypatch.chdir(package)
     assert find_kernels(function_of(TEXT, None)) is None
     assert not opened
+
+
+def test_kernels_run_from_an_archive_of_packages_where_numba_is_not_installed(package: Path) -> None:
+    """Packages in the archive may have entry points, of which only Numba's matter, and only with Numba."""
+    with zipfile.ZipFile(package / "program.pyz", "w") as archive:
+        archive.writestr("other-1.dist-info/entry_points.txt", "[console_scripts]\nother = other:main\n")
+    text = "from compcache.numba import njit\n@njit('int64(int64)')\ndef g(x): return x\n"
+    (package / "module.py").write_text(text, encoding="utf-8")
+    script = """
+        others = [place for place in sys.path if not place.endswith("-packages")]
+        sys.path[:] = [f"{directory}/program.pyz", directory, *others]
+        import module
+        result = module.g(1), "numba" in sys.modules
+    """
+    assert run_fresh(package, script) == (4, False)
 
 
 def test_a_module_without_a_file_is_packaged_only_to_a_named_directory() -> None:

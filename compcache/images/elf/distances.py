@@ -79,7 +79,7 @@ def with_distances(data: bytes, constant: DistanceTable) -> bytes:
 
     Raises:
         CompileError: see `DistanceTable.missing`.
-        FormatError: the object is malformed, has no symbol table, or has too many sections.
+        FormatError: the object is malformed, has no symbol table or no section names, or has too many sections.
     """
     sections, symbol_section, names_section = _require_tables(data)
     symbol_table, new_section = sections[symbol_section], len(sections)

@@ -135,5 +135,5 @@ def shared_library(path: str) -> SharedLibrary:
     Raise `OSError` if the file cannot be read, or `FormatError` if the file is not a 64-bit little-endian shared library, or is damaged.
     """
     problem = f"{path} cannot be read as a shared library"
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data, as_format_error(problem):
+    with open(path, "rb") as file, as_format_error(problem), mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return SharedLibrary(data)  # type: ignore[arg-type]  # slices of a map are bytes

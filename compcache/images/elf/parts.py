@@ -125,7 +125,7 @@ def _cache_if_small(read: Callable[[bytes], _T]) -> Callable[[bytes], _T]:
 
 @_cache_if_small
 def read_header(data: bytes) -> Header:
-    """Return the ELF header of a file. Raise `FormatError` if the file is no ELF file, is truncated, or is not 64-bit and little-endian."""
+    """Return the ELF header of a file. Raise `FormatError` if it is not an ELF file, truncated, or not 64-bit and little-endian."""
     if not is_elf(data):
         raise FormatError(f"the file is not an ELF file, because it starts with {data[: len(ELF_MAGIC)]!r}")
     header = Header._make(_HEADER.unpack(read_bytes(data, 0, _HEADER.size, "the ELF header")))

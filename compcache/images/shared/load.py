@@ -31,7 +31,7 @@ def load(runtime: Any, file: ImageFile) -> Any:
 
 
 def describe_loading(runtime: Any, directory: str, maps_files: int) -> str:
-    """Describe how images below a directory are loaded into memory. The directory need not exist.
+    """Describe how images below a directory, which need not exist, are loaded into memory. Raise `OSError` if it cannot be examined.
 
     `maps_files` has the meaning of `Loader`'s parameter: 0 for copies, 1 for mapped files, otherwise the file system decides.
     """

@@ -71,6 +71,7 @@ def write(
         FormatError: only a linker can make this shared object.
         NoSharedObjectError: this process cannot map an image of this size.
         CompileError: see `write_shared`.
+        LibraryError: a library of the platform cannot be opened.
     """
     providers = {symbol: _provider_of(symbol, path) for symbol, path in named.items()}
     for symbol in platform:
@@ -201,7 +202,7 @@ def requires(image: bytes) -> str:
 
 
 def _libc_requirement(versions: Iterable[str], undefined: Iterable[str]) -> str:
-    """Return the latest needed version of glibc. If no symbol has a version, return the C library that the symbols need."""
+    """Return the latest needed version of glibc. If no symbol has a version of glibc, return the C library that the symbols need."""
     numbers = [tuple(map(int, match.groups())) for match in map(_GLIBC_VERSION.fullmatch, versions) if match]
     return "glibc {}.{}".format(*max(numbers)) if numbers else platform_symbols.needed_libc(undefined)
 

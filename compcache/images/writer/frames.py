@@ -68,7 +68,7 @@ def read_frames(content: bytes, relocated: Collection[int]) -> tuple[Frame, ...]
 def _encoding(common: bytes) -> int:
     """Return the encoding of function starts in entries with this common part (CIE).
 
-    Raise `FormatError` if the version, the augmentation or the encoding is not one that LLVM writes.
+    Raise `FormatError` if the version, the augmentation or the encoding is not one that LLVM writes. See also `read_frames`.
     """
     version, end = common[0], common.index(0, 1)
     augmentation = common[1:end]

@@ -238,7 +238,7 @@ class Relocator:
             self.dynamic.append(DynamicRelocation(name, location, kind, addend))
 
     def table(self) -> bytes:
-        """Return the content of the global offset table, and add its relocations to `dynamic` and `places`."""
+        """Return the global offset table, and add its relocations to `dynamic` and `places`. See `_address_of` for the exception."""
         for key, address in self._entries.items():
             if isinstance(key, str):
                 self._add_reference(key, address, self._linking.in_table, 0)

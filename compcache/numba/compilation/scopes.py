@@ -135,7 +135,7 @@ def compile_scope(function: Any, dispatcher: Any, args: Any, return_type: Any, f
     """Provide the scope of a function during its compilation.
 
     See `linked_overload` for `dispatcher`, and `_make_token` for the other arguments. The names that the compilation records are added to
-    the scope of the caller. After the outermost compilation, the actions from `defer` run, unless the compilation failed.
+    the scope of the caller. After the outermost compilation, the actions from `defer` run; if it failed, after the next that succeeds.
     """
     overload = linked_overload(function, dispatcher, args)
     read = _copy_with_former_values(function, {}) if take_linked(overload) else function
@@ -216,6 +216,8 @@ def reduce_to_name(value: Any) -> Any:
     Returns:
         The function and the arguments that look up the name; NotImplemented for a class that the pickler must look up by name itself. None
         for any other value, which Numba pickles in its own way, or if this thread neither compiles nor stores a function.
+    Raises:
+        PicklingError: an entry would contain a jitclass that has no name.
     """
     if not (_state.scopes or _state.running_stores):
         return None
@@ -405,8 +407,8 @@ def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, ar
 
     If loaded code contains a result for these types that was computed from other values, return copies, by their functions, that read the
     former values: of the implementation, and of functions to which the implementation refers. The caller must run the implementation's copy
-    (`former_runs`). Otherwise return None. If Numba has kept the result of a run that was not recorded, the running compilations are not
-    cached.
+    (`former_runs`). Otherwise return None. The running compilations are not cached if the copy does not have the former content, or if
+    Numba has kept the result of a run that was not recorded.
 
     Args:
         function: the implementation.
@@ -495,9 +497,9 @@ def record_address(generator: str) -> None:
 
 
 def record_loop(dispatcher: Any, types: str) -> None:
-    """Record in all running compilations of this thread that the compiler adds a loop to a ufunc, unless the ufunc has the loop.
+    """Record in all running compilations of this thread that the compiler uses a loop of a ufunc, which it adds if the ufunc lacks it.
 
-    `types` are the types of the operands, as in `Loop`, or "" if they have no text.
+    `types` are the types of the operands, as in `Loop`, or "" if they have no text. Then the compilations are not cached.
     """
     if not types and _state.scopes:
         name = stable_name(dispatcher.py_func)

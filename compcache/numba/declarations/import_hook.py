@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import sys
 
+from compcache.interrupts import suppress
 from compcache.numba.declarations import decorators
 from compcache.numba.lazy import stand_in_of
 from compcache.numba.lazy.stand_ins import is_probe, real_numba, record_replaced_decorators
 from compcache.numba.registered.distributions import numba_version
+from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +32,10 @@ class StandIn(_Module):  # type: ignore[misc]
 
     def __getattr__(self, name: str) -> Any:
         if name == "__version__":  # few programs read the version, and finding it takes time
-            self.__version__ = numba_version()
+            version = ""
+            with suppress(NotLazy):  # the packages cannot be examined
+                version = numba_version()
+            self.__version__ = version or real_numba().__version__
             return self.__version__
         if name != "__all__" and (name.startswith("__") or is_probe(name)):
             raise AttributeError(f"module 'numba' has no attribute {name!r}")

@@ -220,7 +220,7 @@ _imported: set[str] = set()
 
 
 def forget_modules() -> None:
-    """Remove stand-ins for modules from `sys.modules`, unless `numba` itself is back, or another thread may be importing a stand-in."""
+    """Remove imported stand-ins from `sys.modules`, unless that for `numba` was removed, or another thread may be importing a stand-in."""
     if stand_in_of() is None or len(sys._current_frames()) > 1:
         return
     while _imported:

@@ -42,7 +42,7 @@ def _is_program_function(function: Any) -> bool:
 
 
 def overload(func: Any, *args: Any, **options: Any) -> Any:
-    """Replace `numba.extending.overload`. The registration for a function of the program waits until Numba is imported."""
+    """Replace `numba.extending.overload`. Registrations for functions of the program wait for Numba's import; any other imports Numba."""
     if not _is_program_function(func):
         real = _import_real("overload")
         return real(original(func), *args, **options)
@@ -59,7 +59,7 @@ def overload(func: Any, *args: Any, **options: Any) -> Any:
 
 
 def register_jitable(*args: Any, **options: Any) -> Any:
-    """Replace `numba.extending.register_jitable`. The registration of a function of the program waits until Numba is imported."""
+    """Replace `numba.extending.register_jitable`. Functions of the program wait for Numba's import; any other object imports Numba."""
 
     def register(function: Any) -> Any:
         """Register a function, or delay the registration until Numba is imported."""

@@ -108,14 +108,14 @@ _ProxyStandIn.__name__ = _ProxyStandIn.__qualname__
 
 
 def _import_real(stand_in: Any) -> Any:
-    """Import Numba, and return its object that a stand-in of this module represents."""
+    """Import Numba, and return the object of Numba that a stand-in of this module represents."""
     real_numba()
     module, name = _ORIGINALS[stand_in]
     return getattr(import_module(module), name)
 
 
 def _rebase_proxies() -> None:
-    """Make the subclasses of the stand-in for `StructRefProxy` subclasses of Numba's class."""
+    """Import Numba, and make the subclasses of the stand-in for `StructRefProxy` subclasses of Numba's class."""
     real = _import_real(_ProxyStandIn)
     for cls in type.__subclasses__(_ProxyStandIn):
         cls.__bases__ = tuple([real if base is _ProxyStandIn else base for base in cls.__bases__])
@@ -217,7 +217,7 @@ class _Registration(Reference):
         object.__setattr__(self, "_can_wait", can_wait)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """Call Numba's function. Delay the call until Numba is imported if `can_wait` allows it."""
+        """Call Numba's function. If `can_wait` allows it, delay this until Numba is imported, and return a single argument, or None."""
         if has_numba() or stand_in_of() is None or keywords or not object.__getattribute__(self, "_can_wait")(*args):
             return super().__call__(*args, **keywords)
         own_args = [list(value) if type(value) is list else value for value in args]

@@ -350,7 +350,7 @@ class LazySignature:
     def __eq__(self, other: object) -> Any:
         if isinstance(other, LazySignature):
             return self.args == other.args and self.return_type == other.return_type
-        return convert_to_numba_signature(self) == other if _has_types() else None
+        return convert_to_numba_signature(self) == other if _has_types() else None  # like Numba's, for an object without types
 
     def __ne__(self, other: object) -> bool:
         return not (self == other)

@@ -9,10 +9,12 @@ import atexit
 import os
 
 from compcache import frontend
+from compcache.interrupts import reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+    from typing import Any
 
     from compcache.cache import Cache
 
@@ -70,6 +72,19 @@ class Backend:
         """Compact the index in the process with this PID. Storing overloads one by one has created many index files."""
         if pid == os.getpid():  # a forked child inherits the exit handler
             frontend.compact_index(self.cache)
+
+    def load_or_record(self, label: str, load: Callable[[], Any]) -> Any:
+        """Return the result of `load`. If it fails, because an entry refers to a name that no longer exists, record this, and return None.
+
+        `label` is the function with its argument types.
+        """
+        try:
+            return load()
+        except Exception as error:  # noqa: BLE001 - a failure to load is a miss
+            reraise_interrupt(error)
+            reason = f"the entry cannot be loaded, so Numba compiles the function again: {type(error).__name__}: {error}"
+            self.record_refusal(label, reason)
+            return None
 
     def warn_not_stored(self, name: str, error: Exception) -> None:
         """Issue a `CacheWarning` that a function was compiled, but could not be stored because of an error."""

@@ -137,7 +137,7 @@ class CacheObject(_Cache):  # type: ignore[misc]
         return self._is_requested and frontend.get_entry(self._cache, make_func_name(identity, sig), _DELEGATED) is not None
 
     def _old_code_reason(self, identity: Identity) -> str:
-        """Return why the code of the function is not that of its present identity; "" if it is, and so is the code of its callees."""
+        """Return why the code of the function or of a callee was compiled from other values than the present ones; "" if it was not."""
         stale = find_old_code(identity.parts[1:]) or ("" if is_latest(identity.parts[0]) else self._full_name())
         return stale and f"{stale} reads a value that has changed since {stale} was compiled: pass this value as an argument"
 

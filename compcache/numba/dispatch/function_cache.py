@@ -100,7 +100,8 @@ class FunctionCache(CacheObject):
             return None
         # Numba would link code that this process has compiled or loaded earlier.
         is_current = not find_old_code(identity.parts[0 if self._is_linked(sig) else 1 :])
-        cres = self._load(identity, sig, target_context) if is_current else None
+        base, functions = (make_func_name(identity, sig), identity.lines), history.named_functions(identity.parts)
+        cres = self._load(base, functions, sig, target_context) if is_current else None
         if cres is not None:
             self._record_loaded(identity, sig, cres)
         elif self._was_delegated(identity, sig):
@@ -110,14 +111,13 @@ class FunctionCache(CacheObject):
         return cres
 
     def _load_former(self, base: Sequence[str], functions: Functions, sig: Any, target_context: Any) -> Any:
-        """Return the compile result of an entry whose code this process has already, or None if the entry no longer exists.
+        """Return the compile result of an entry whose code this process has already, or None as in `_load`.
 
         Globals may have changed since that code was loaded. See `load_result` for `base` and `functions`.
         """
-        args = _argument_types(sig)
-        cres = load.load_result(self._cache, base, lambda _: args, self._owner, target_context, functions)
+        cres = self._load(base, functions, sig, target_context)
         if cres is not None:
-            record_compiled(self._owner, args, CodeIdentity(base[0].rpartition("-")[2], base[1]))
+            record_compiled(self._owner, _argument_types(sig), CodeIdentity(base[0].rpartition("-")[2], base[1]))
         return cres
 
     def _read_descriptions(self) -> None:
@@ -149,17 +149,11 @@ class FunctionCache(CacheObject):
         _import_storing_modules()
         scopes.record_miss(scopes.Miss(self._function, _argument_types(sig), partial(self._store_early, sig)))
 
-    def _load(self, identity: Identity, sig: Any, target_context: Any) -> Any:
-        """Return the stored compile result, or None if no entry is valid. If loading fails, record the reason and return None."""
+    def _load(self, base: Sequence[str], functions: Functions, sig: Any, target_context: Any) -> Any:
+        """Return the compile result of an entry, or None as in `load_result`. If loading fails, record the reason and return None."""
         args = _argument_types(sig)
-        try:
-            base = make_func_name(identity, sig), identity.lines
-            functions = history.named_functions(identity.parts)
-            return load.load_result(self._cache, base, lambda _: args, self._owner, target_context, functions)
-        except Exception as error:  # noqa: BLE001 - the entry may refer to a name that no longer exists, which is a miss
-            reraise_interrupt(error)
-            self._record_reason(sig, f"the entry cannot be loaded, so Numba compiles the function again: {type(error).__name__}: {error}")
-            return None
+        loading = partial(load.load_result, self._cache, base, lambda _: args, self._owner, target_context, functions)
+        return self._backend.load_or_record(make_label(self._full_name(), sig), loading)
 
     def _store_early(self, sig: Any, cres: Any) -> None:
         """Store a compile result before the process uses it, so that the process can run the stored code."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from numba.np.ufunc.wrappers import GufWrapperCache
@@ -39,7 +40,7 @@ class GufuncCache(CacheObject):
             return self._load_from_fallback(sig, target_context) if self._may_delegate(identity) else None
         if identity.key in self._flushed:
             return None
-        library = load.load_library(self._cache, identity, make_func_name(identity, sig), target_context)
+        library = self._load(identity, sig, target_context)
         if library is None and self._was_delegated(identity, sig):
             return self._load_from_fallback(sig, target_context)
         if library is None:
@@ -54,7 +55,12 @@ class GufuncCache(CacheObject):
         identity = self._identify() if self._enabled else None
         if not isinstance(identity, Identity):
             return None
-        return load.load_library(self._cache, identity, make_func_name(identity, sig), target_context)
+        return self._load(identity, sig, target_context)
+
+    def _load(self, identity: Identity, sig: Any, target_context: Any) -> Any:
+        """Return the stored code library, or None if no entry is valid. If loading fails, record the reason and return None."""
+        loading = partial(load.load_library, self._cache, identity, make_func_name(identity, sig), target_context)
+        return self._backend.load_or_record(make_label(identity.name, sig), loading)
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Store the wrapper, record why it is not cached, or delegate it to the fallback cache."""

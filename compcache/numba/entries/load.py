@@ -16,6 +16,7 @@ from numba.core.environment import Environment, lookup_environment
 from numba.core.generators import GeneratorDescriptor
 
 from compcache import frontend
+from compcache.interrupts import suppress
 from compcache.numba.compilation import libraries, native_code, scopes
 from compcache.numba.entries.mapped_library import MappedLibrary, StoredLibrary, keep_mapped, make_entry_point, set_environments
 from compcache.numba.identity.dependencies import Dependency, decode_names, is_current, matching_names
@@ -42,9 +43,9 @@ def find_entry(
 ) -> tuple[TypedCallTarget, Description] | None:  # fmt: skip
     """Return the call target and the description of the first entry with a name that is valid in this process; None if there is none.
 
-    `lines` is the digest of the source lines. A valid entry has these `implementations` (`Description.implementations`), if they are not
-    "". `is_new` is whether this process has just stored the entry. `is_wanted` decides by a description, before its implementations are
-    compared, whether the entry is of use to the caller.
+    `lines` is the digest of the source lines. Entries with the digest `implementations` (`Description.implementations`) are valid without a
+    comparison of implementations; "" for none. `is_new` is whether this process has just stored the entry. `is_wanted` decides by a
+    description, before its implementations are compared, whether the entry is of use to the caller. See `frontend.find` for exceptions.
     """
 
     def outdated(description: Description) -> str:
@@ -83,7 +84,7 @@ def load_result(
 
     `base` has the name of the entry, the digest of the source lines and, if known, the implementations, as in `Request`. `adapt_args`
     returns the argument types in this process for those in the entry. `owner` is the dispatcher or callback, and `functions` are the
-    functions in the code.
+    functions in the code. Unpickling an entry, and importing the modules that it names, may raise any exception.
     """
     function = getattr(owner, "_compiler", owner).py_func
     entry = find_entry(cache, *base)
@@ -182,13 +183,15 @@ def _environment_globals(module: str | None) -> dict[str, Any]:
     """Return the globals of an environment: the globals of a module, which is imported unless it belongs to Numba.
 
     Compiled code does not read the globals of its environment. Only user code in object mode reads them. Importing Numba's usual modules
-    would take a tenth of a second. If `module` is None, the globals are empty.
+    would take a tenth of a second. If `module` is None, the globals are empty. For functions that `exec` has created, there may be no
+    module of this name.
     """
     if module is None:
         return {}
-    if module.startswith("numba.") and module not in sys.modules:
-        return {"__name__": module}
-    return import_module(module).__dict__
+    if not module.startswith("numba.") or module in sys.modules:
+        with suppress(ImportError):
+            return import_module(module).__dict__
+    return {"__name__": module}
 
 
 def _decode_dependencies(description: Description, functions: Functions, own_overload: LinkedOverload) -> libraries.LibraryRecord:
@@ -215,7 +218,7 @@ def run_image(cache: Cache, name: str, description: Description, symbols: tuple[
 
 
 def load_library(cache: Cache, identity: Identity, name: str, target_context: Any) -> Any:
-    """Return a stored code library, or None if no entry is valid."""
+    """Return a stored code library, or None if no entry is valid. See `load_result` for exceptions."""
     entry = find_entry(cache, name, identity.lines)
     if entry is None:
         return None

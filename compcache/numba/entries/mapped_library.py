@@ -114,7 +114,7 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
         return address
 
     def _get_module_for_linking(self) -> Any:
-        """Return the parsed bitcode. On the first call, define the environments that code linked with the bitcode looks up."""
+        """Return the parsed bitcode. On the first call, define the environments that it looks up. See `bind_imports` for the exception."""
         if self._shared_module is None:
             from llvmlite import binding
 

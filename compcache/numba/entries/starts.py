@@ -138,7 +138,7 @@ class Entry(NamedTuple):
     constants: dict[str, list[Any]]
 
     def create_record(self, symbol: str) -> Record | None:
-        """Return the record by which processes without Numba call the function with this symbol, or None if a constant needs Numba."""
+        """Return the record by which processes without Numba call the function with this symbol; None as in `pickle_environments`."""
         environments = pickle_environments(self.symbols, self.constants)
         if environments is None:
             return None
@@ -194,7 +194,7 @@ def _covers_implementations(key: Key | None, description: Description) -> bool:
 
 
 def pickle_environments(symbols: Sequence[str], constants: Mapping[str, list[Any]]) -> tuple[tuple[int, bytes], ...] | None:
-    """Return the slot number and the pickled constants of each environment, or None if a constant needs Numba.
+    """Return the slot number and the pickled constants of each environment, or None if a constant needs Numba or the main program.
 
     `symbols` has the symbols of the image, by number, and `constants` the constants of each environment, by the environment's symbol.
     """

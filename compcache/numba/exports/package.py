@@ -49,7 +49,7 @@ def package_exports(modules: Iterable[ModuleType], out: str, targets: Iterable[s
 def write_sources(sources: Iterable[ModuleSource], out: str, targets: Iterable[str] | str | None) -> tuple[str, ...]:
     """Compile modules into a directory of kernels, and return the names of all functions in it.
 
-    `targets` is assigned to each module that has neither a CPU, nor features, nor targets.
+    `targets` is assigned to each module that has neither a CPU, nor features, nor targets. See `Cache.add_module` for exceptions.
     """
     with _scratch_cache() as cache:
         for source in sources:

@@ -168,7 +168,7 @@ class _Planner:
         return {"flags": _OWNED} if kind in (_TEXT, _BYTES) and is_item else {}
 
     def _create_array_node(self, type_: Any, size: int, *, is_parameter: bool, in_list: bool) -> _Node:
-        """Return a new node for an array. See `_create_node` for the flags."""
+        """Return a new node for an array. See `_create_node` for the flags and the exception."""
         flags = _LAYOUTS[type_.layout] | (0 if type_.mutable else _READ_ONLY)
         if is_parameter:
             flags |= _OWNED if in_list else self._flags

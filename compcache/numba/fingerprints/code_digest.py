@@ -36,7 +36,7 @@ def digest_and_reads(code: python_types.CodeType) -> tuple[bytes, Reads]:
     key = id(code)
 
     def remove_row(dead: Any) -> None:
-        """Remove the row of a code object that no longer exists."""
+        """Remove the row of a code object that no longer exists, unless another object with its id has the row."""
         entry = _codes.get(key)
         if entry is not None and entry[0] is dead:
             del _codes[key]
@@ -46,7 +46,7 @@ def digest_and_reads(code: python_types.CodeType) -> tuple[bytes, Reads]:
 
 
 def _feed_code(state: Any, code: python_types.CodeType) -> None:
-    """Feed the instructions, the names and the constants of a code object."""
+    """Feed a code object: its name, parameters, flags, variables, instructions, exception handlers and constants."""
     name = plain_name(code.co_name)
     numbers = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags | _OPTIMIZED)
     names = (name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
@@ -110,7 +110,7 @@ def defaults_of(function: Any) -> dict[str, Any]:
 
 
 def replaced_defaults_reason(function: Any, declared: dict[str, Any]) -> str:
-    """Return why a function has no key, if the program has replaced default values since the declaration; otherwise ""."""
+    """Return why a function has no key if its default values are no longer the `declared` objects, given by parameter; otherwise ""."""
     present = defaults_of(function)
     if present.keys() == declared.keys() and all(present[name] is value for name, value in declared.items()):
         return ""

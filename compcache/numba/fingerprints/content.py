@@ -10,7 +10,7 @@ import os
 
 from compcache.digest import blake2b
 from compcache.numba.fingerprints import RUN
-from compcache.numba.fingerprints.history import first_with_old_code, functions_noted_as
+from compcache.numba.fingerprints.history import first_with_old_code, functions_recorded_as
 from compcache.numba.fingerprints.walk import SIZE_OF_LINES, WITHOUT_NUMBA, FunctionPart, Walk
 from compcache.numba.registered.library import full_name
 from compcache.numba.registered.refusals import NotLazy, Unidentifiable, examines_program
@@ -68,7 +68,7 @@ def find_old_code(parts: Sequence[FunctionPart]) -> str | None:
     If the present values cannot be compared, return the name of the first function with a key that needs no Numba. Return None if there is
     no such function.
     """
-    without_numba = functions_noted_as(WITHOUT_NUMBA, parts)
+    without_numba = functions_recorded_as(WITHOUT_NUMBA, parts)
     try:
         return first_with_old_code([*parts, *_find_parts(without_numba)])
     except Unidentifiable:
@@ -77,7 +77,7 @@ def find_old_code(parts: Sequence[FunctionPart]) -> str | None:
 
 @examines_program(NotLazy)
 def _find_parts(functions: Iterable[Any]) -> tuple[FunctionPart, ...]:
-    """Return these functions and their callees, each with the digest of its own reads.
+    """Return the parts for these functions and their callees, each with the digest of its own reads, and for the program's classes.
 
     Raise `Unidentifiable` if a function reads a value that only Numba knows, that has no content, or that raised an exception.
     """

@@ -23,7 +23,7 @@ def fingerprint(function: Any) -> Fingerprint:
     """Return the fingerprint of a function that Numba compiles.
 
     Raises:
-        Unidentifiable: the function reads a value that has no identity by content.
+        Unidentifiable: the function reads a value that has no identity by content, or too many values.
         Unrepeatable: code that runs while the function is compiled, for example an intrinsic, reads such a value.
     """
     walk = Walk()
@@ -67,13 +67,13 @@ class Limits(NamedTuple):
 def fingerprint_of_implementations(
     implementations: Iterable[Implementation], *, overlooks_members: bool = False, reads_all: bool = False, limits: Limits | None = None
 ) -> Fingerprint:
-    """Return the fingerprint of functions that run while code is generated. Its parts are functions that the implementations compile.
+    """Return the fingerprint of functions that run while code is generated. Its parts are what they compile, and the program's classes.
 
     Args:
         implementations: the functions, with their options.
         overlooks_members: whether values without an identity count only by their types, if the functions can read these values only as
             members of objects.
-        reads_all: whether attributes that none of the functions names count too.
+        reads_all: whether attributes that no function names count, too.
         limits: the limits of the walk; None for the usual limits.
 
     Raises:
@@ -95,8 +95,8 @@ def fingerprint_of_implementations(
 def content_of_present_code(fingerprint: Fingerprint) -> str:
     """Return the digest of a fingerprint.
 
-    Raise `Unidentifiable` if this process has compiled a function of the fingerprint from other values, because callers would contain that
-    code.
+    Raise `Unidentifiable` if this process has compiled a function of the fingerprint from other values, or cannot compare the values.
+    Callers would contain that code.
     """
     name = find_old_code(fingerprint.parts)
     if name is not None:

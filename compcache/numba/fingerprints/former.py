@@ -149,12 +149,12 @@ def keep_values(function: Any, calls: int = _MAX_CALLS) -> None:
 
 
 def former_function(function: Any, copies: dict[Any, Any] | None = None) -> Any:
-    """Return a copy of a function that reads the kept values.
+    """Return a copy of a function with the kept code, which reads the kept values.
 
-    Return the function itself if no value has changed, no value is kept, or there are more than `_MAX_CALLS` copies.
+    Return the function itself if neither its code nor a value has changed, nothing is kept, or there are more than `_MAX_CALLS` copies.
 
-    `copies` has the copies of functions that refer to this function, by the copied functions. The new copy is added. None means that there
-    are no copies yet.
+    `copies` has the copies of functions that refer to this function, by the copied functions. If it has a copy of this function, return
+    that copy, otherwise add the new copy. None means that there are no copies yet.
     """
     reads = _reads.get(ref(function)) if type(function) is _Function else None
     copies = {} if copies is None else copies
@@ -237,7 +237,7 @@ def _is_same(former: Any, present: Any) -> bool:
         return bool(former.tobytes() == present.tobytes())
     if type(former) in _PLAIN:
         return repr(former) == repr(present)  # 0.0 equals -0.0
-    return _marshalled(former) == _marshalled(present) is not None
+    return _marshalled(former) == _marshalled(present) is not None  # both are None for values that are not copied
 
 
 def _marshalled(value: Any) -> bytes | None:

@@ -1,6 +1,6 @@
 """Feeds functions to a walk: their code, and the values that the code, the defaults and the closure cells refer to.
 
-All functions that feed raise `Unidentifiable` if a value has no identity by content.
+All functions that feed or record raise `Unidentifiable` if a value has no identity by content.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ _MAX_SHOWN = 100
 
 
 def feed_function(walk: Walk, function: Any, where: str) -> None:
-    """Feed one function in the present mode of the walk: its code, defaults and closure cells. Running code can read its attributes, too.
+    """Feed one function in the present mode of the walk: its code, defaults and closure cells, and for running code its attributes.
 
+    A reviewed function of a library has created some functions that run. Their names stand for their code.
     `where` describes the first value that refers to the function; it is "" for the fingerprinted function.
 
     Raise `Unidentifiable` if a value that the function reads has no identity by content.
@@ -85,7 +86,7 @@ def _is_made_by_reviewed_function(function: Any) -> bool:
 
 
 def _feed_cells(walk: Walk, function: Any, name: str) -> None:
-    """Feed the closure cells of a function. The values in `DIFFERING_VALUES` are omitted."""
+    """Feed the closure cells of a function without `DIFFERING_VALUES`. A function in a cell of running library code counts as compiled."""
     attributes = _all_attributes(function.__code__)
     compiles = walk.mode == RUN and is_made_by_library(function)  # such as Numba's closure around a user's function
     for variable, value in cells_of(function):
@@ -122,7 +123,7 @@ def _nested_code(code: python_types.CodeType) -> list[python_types.CodeType]:
 
 
 def _feed_code(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
-    """Feed a code object of the function `name`, with the globals `namespace`, its nested code objects, and the values that they read."""
+    """Feed a code object, its nested code objects, and the values that they read. `namespace` are the globals, `name` the function."""
     digest, reads = digest_and_reads(code)
     walk.feed_token("code", digest)
     if walk.mode != RUN and code is walk.compiled.__code__:
@@ -144,7 +145,7 @@ def _feed_code(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any
 
 
 def _feed_nested_code(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
-    """Feed the nested code objects. A function that an overload returns does not run, but is compiled."""
+    """Feed the nested code objects. A function that an overload returns counts as compiled, unless it contains object mode."""
     compiled = returned_functions(code) if walk.is_overload and code is walk.compiled.__code__ else ()
     for nested in _nested_code(code):
         if nested not in compiled or reads_object_mode(_chains_of(walk, nested, namespace)):
@@ -175,7 +176,8 @@ def _record_reads_of_run(walk: Walk, code: python_types.CodeType, reads: Reads, 
 def _feed_imports(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
     """Feed the attributes that code reads from modules that it imports.
 
-    If the code uses a module in another way, all attributes that the code names count as read from the module.
+    If the code uses a module in another way, all attributes that the code names count as read from the module. With Numba, modules are
+    imported if necessary.
     """
     from compcache.numba.registered.code_reads import imported_reads
 
@@ -200,7 +202,7 @@ def _feed_known_import(walk: Walk, module: str, chains: Iterable[tuple[str, ...]
 
     `chains` are the attributes that the code reads from the module. The version of the library covers everything else in the module.
 
-    Raise `NotLazy` if the module belongs to no such library, and the program has not imported it. The walk imports nothing.
+    Raise `NotLazy` if any other module is not imported, because the walk imports nothing. See also `_feed_assigned_value`.
     """
     if is_generator_module(module):
         for chain in (*chains, ()):  # () is the module itself
@@ -217,7 +219,7 @@ def _chains_of(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any
 
 
 def _resolve_chain(walk: Walk, chain: tuple[str, ...], namespace: dict[str, Any]) -> tuple[Any, int]:
-    """Return the value of a chain, and the number of names that lead to it.
+    """Return the value of a chain, or `MISSING` if it does not exist, and the number of names that lead to it.
 
     A function with signatures is compiled before its own name is assigned. Therefore this name has no value without Numba. With Numba, the
     name refers to the function that is being declared.
@@ -280,7 +282,7 @@ def _feed_assigned_value(walk: Walk, module: str, names: tuple[str, ...], where:
 
 
 def _feed_chain_of_run(walk: Walk, value: Any, name: str, where: str, attributes: Iterable[str]) -> None:
-    """Feed the value of an attribute chain that running code reads."""
+    """Feed the value of an attribute chain that running code reads. `name` is the last name that leads to the value."""
     from compcache.numba.fingerprints.outside import is_reader
     from compcache.numba.registered.purity import is_external_state
 
@@ -293,7 +295,7 @@ def _feed_chain_of_run(walk: Walk, value: Any, name: str, where: str, attributes
 
 
 def _feed_names_by_text(walk: Walk, value: Any) -> bool:
-    """Feed the values that code can read if it computes names: the files of its package, and plain globals of any origin.
+    """Feed the values that code can read if it computes names: the files of its package, and the plain globals of the function.
 
     Return False, without feeding anything, if the value is not `eval` or similar, or if the function belongs to no package with files.
     """

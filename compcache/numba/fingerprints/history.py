@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     #: itself if no dispatcher of the program compiles it.
     Functions = list[tuple[str, ref[Any], ref[Any]]]
 
-__all__ = ["first_with_old_code", "functions_noted_as", "is_latest", "named_functions", "record_code", "take_unread"]
+__all__ = ["first_with_old_code", "functions_recorded_as", "is_latest", "named_functions", "record_code", "take_unread"]
 
 #: The digests of each function by their kinds, the latest last. The reference to a function removes its row when the function is gone.
 _digests: dict[ref[Any], dict[str, dict[bytes, None]]] = {}
@@ -34,9 +34,9 @@ _unread: list[tuple[Record, Functions]] = []
 
 
 def record_code(parts: Iterable[FunctionPart], records: Iterable[Record] = ()) -> None:
-    """Record the digests that the values read by functions had when the functions were compiled or loaded, the newest last.
+    """Record the digests of functions whose code was just compiled or loaded, the newest last, and keep the values that they read.
 
-    `records` are the records of the code, if it was loaded without Numba.
+    `records` are the records of the code, if it was loaded without Numba. `take_unread` returns them, unless there is only one part.
     """
     parts = list(parts)
     if len(parts) > 1:
@@ -63,7 +63,7 @@ def is_latest(part: FunctionPart) -> bool:
     return not digests or next(reversed(digests)) == part.digest
 
 
-def functions_noted_as(kind: str, parts: Iterable[FunctionPart]) -> list[Any]:
+def functions_recorded_as(kind: str, parts: Iterable[FunctionPart]) -> list[Any]:
     """Return the functions of these parts that have recorded digests of a kind."""
     return [part.function for part in parts if kind in _digests.get(ref(part.function), {})]
 
@@ -88,5 +88,5 @@ def take_unread() -> list[tuple[Record, Functions]]:
 
 
 def _known_digests(part: FunctionPart) -> dict[bytes, None]:
-    """Return the digests under which the code of a function was noted, the latest last; empty if there are none."""
+    """Return the digests that are recorded for a function, of the part's kind, the latest last; empty if there are none."""
     return _digests.get(ref(part.function), {}).get(part.kind, {})

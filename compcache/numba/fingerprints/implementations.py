@@ -231,7 +231,7 @@ def wrapped_by(function: Any) -> list[Any]:
 
 
 def user_code_generator(implementation: Any) -> Any:
-    """Return the user's callable behind a code generator in one of Numba's registries, or None if the code generator is Numba's own."""
+    """Return the user's callable behind a code generator in one of Numba's registries, or None if a library defines the code generator."""
     if getattr(implementation, "__qualname__", "").startswith(("_decorate_getattr.", "_decorate_setattr.")):
         implementation = next((item for _, item in cells_of(implementation) if plain_function(item) is not None), None)
     plain = plain_function(implementation)

@@ -87,9 +87,9 @@ def _is_installed(module: Any) -> bool:
 
 
 def _function_row(function: Any, used: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
-    """Return the module, the name, the digest of the code, the defaults, and the plain values among the values that a function reads.
+    """Return the module, the name, the digest of the code and the defaults of a function, and the texts of values among `used`.
 
-    Paths, and values that differ between processes, are omitted.
+    These are its plain values, tuples and lists, without `DIFFERING_VALUES`. Texts with a path separator are omitted, as paths may differ.
     """
     by_keyword = sorted((function.__kwdefaults__ or {}).items())
     defaults = _text_of((function.__defaults__ or (), tuple(by_keyword)))
@@ -107,12 +107,13 @@ def _text_of(value: Any) -> str:
 
 
 def _values_read_by(function: Any) -> Iterator[tuple[str, Any]]:
-    """Yield values that a function can read, with their names: globals, positional defaults that are not plain (named ""), and cells.
+    """Yield values that a function can read, with their names: globals, defaults that are not plain (named ""), and cells.
 
     `_function_row` has the text of all defaults.
     """
     yield from _globals_of(function.__code__, function.__globals__)
-    yield from [("", value) for value in function.__defaults__ or () if type(value) not in _PLAIN]
+    defaults = *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()
+    yield from [("", value) for value in defaults if type(value) not in _PLAIN]
     yield from [row for row in cells_of(function) if row[1] is not MISSING]
 
 
@@ -143,6 +144,6 @@ def _globals_of(code: types.CodeType, namespace: dict[str, Any]) -> Iterator[tup
 
 
 def _is_followed(value: Any) -> bool:
-    """Return whether an object may refer to code. Containers, in which programs and modules register functions, are not followed."""
+    """Return whether an object may refer to code, or belongs to the program. Containers, which may be registries, do not count."""
     is_function = isinstance(value, _Functions) or hasattr(value, "__wrapped__") or hasattr(value, "_implementation")
     return is_function or _is_of_program(value)

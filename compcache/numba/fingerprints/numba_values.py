@@ -63,12 +63,12 @@ def handlers() -> list[tuple[Any, Handler]]:
 
 
 def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False) -> None:
-    """Feed a dispatcher: the identities of its code if it compiles no more code, otherwise its function and options.
+    """Feed a dispatcher: the identities of its code if it compiles no more code; otherwise the function and the options.
 
     Without Numba, feed only the name of a library's function. `is_frozen` is whether the dispatcher belongs to a ufunc that compiles no
     more loops.
 
-    Raise `Unidentifiable` if the program has replaced default values of the function since its declaration.
+    Raise `Unidentifiable` also if the program has replaced default values of the function since its declaration.
     """
     function = function_of(value)
     if walk.without_numba and is_library_function(function):
@@ -126,7 +126,7 @@ def name_of_pipeline(owner: Any) -> tuple[str, str] | None:
 
 
 def _real_dispatcher(value: Any) -> Any:
-    """Return Numba's dispatcher of a lazy function; None while it is being created, or if the object is not lazy."""
+    """Create Numba's dispatcher of a lazy function if necessary, and return it; None during its creation, and for any other object."""
     if not is_marked(type(value), "_compcache_real"):
         return None
     _ = value.targetoptions  # the access creates the dispatcher
@@ -259,7 +259,7 @@ def _feed_type(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_structure(walk: Walk, value: Any, where: str) -> None:
-    """Feed all data by which Numba's own code distinguishes types."""
+    """Feed all data by which Numba's own code distinguishes types. Raise `Unrepeatable` for a deferred type."""
     kind = type(value)
     dispatcher = getattr(value, "dispatcher", None)
     if dispatcher is not None:
@@ -325,7 +325,7 @@ def name_of_class(cls: type) -> str | None:
 
 
 def _is_structure(part: Any) -> bool:
-    """Return whether a part of a type is a type, or contains one."""
+    """Return whether a part of a Numba type is a Numba type or a class, or contains one."""
     from numba.core import types
 
     if isinstance(part, (tuple, list)):

@@ -72,7 +72,7 @@ def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool) -> t
         names.
 
     Raises:
-        Unidentifiable: no key covers an attribute, or an attribute refers to values that no code names.
+        Unidentifiable: no key covers an attribute, or, unless `may_lead_anywhere`, an attribute refers to values that no code names.
     """
     globals_read = [name for name, *_ in reads.chains]
     namespaces = NAMESPACE_ATTRIBUTES.intersection((*reads.attributes, *globals_read))

@@ -20,7 +20,7 @@ _OWNER, _UFUNC = "_compcache_owner", "_compcache_ufunc"
 
 
 def owner_of(value: Any) -> Any:
-    """Return the object that stands for a dispatcher, and for the lazy function from which Numba's dispatcher is or will be created."""
+    """Return the one object that stands for both a dispatcher and the lazy function from which Numba's dispatcher is created."""
     if is_marked(type(value), _OWNER):  # a lazy function
         return type(value)._compcache_owner(value)
     compiler = getattr(value, "_compiler", value)

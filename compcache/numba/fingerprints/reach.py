@@ -107,7 +107,7 @@ class Reach:
     def refer_to_import(self, walk: Walk, name: str, namespace: dict[str, Any], where: str) -> None:
         """Record that a function imports a module when it runs.
 
-        The module is imported now, so that it can be examined. If the import fails, the failure is fed.
+        The module is imported now if necessary, so that it can be examined. If the import fails, the failure is fed.
         """
         walk.feed_token("import", name)
         for candidate in _module_names(name, namespace):
@@ -164,7 +164,7 @@ class Reach:
         owners = self._owners[self._followed_all :]
         self._followed_all += len(owners)
         for owner in owners:
-            for name in () if _is_library(owner.value) else _all_names(owner.value):
+            for name in () if _is_module_of_library(owner.value) else _all_names(owner.value):
                 has_fed |= self._feed_attribute(walk, owner, name)
         return has_fed
 
@@ -185,19 +185,22 @@ class Reach:
         return bool(members)
 
     def _names_of(self, owner: Any, names: list[str], *, is_new: bool) -> list[str]:
-        """Return the names that an owner may have, with implicit names if the owner is new (`is_new`). Record names in `__match_args__`."""
+        """Return those of the names that an owner may have, or all its names if they contain `__dict__`; of a new one, implicit names, too.
+
+        If code matches classes, record the names in `__match_args__` of a new owner.
+        """
         implicit = _implicit_names(owner) if is_new else []
         if self.matches_classes and "__match_args__" in implicit:
             self._names.update(dict.fromkeys(owner.__match_args__))
         named = _existing_names(owner, names)
-        if "__dict__" in names and not _is_library(owner):
+        if "__dict__" in names and not _is_module_of_library(owner):
             has_members = isinstance(owner, (type, python_types.ModuleType))
             named += [name for name in vars(owner) if name not in _NEVER_READ] if has_members else ("__dict__", *state_of(owner))
         return [*implicit, *named]
 
 
 def _existing_names(owner: Any, names: list[str]) -> list[str]:
-    """Return those names that an object may have: of an instance, the names in its state, and of references that only C code stores."""
+    """Return those of the names that an object may have: for an instance, names in its state, or of references that only C code stores."""
     if isinstance(owner, (type, python_types.ModuleType, python_types.FunctionType)):
         return names
     state = state_of(owner)
@@ -205,7 +208,7 @@ def _existing_names(owner: Any, names: list[str]) -> list[str]:
 
 
 def _module_names(name: str, namespace: dict[str, Any]) -> Iterator[str]:
-    """Yield the possible full names of a module that is imported under this name, relative to a package or absolute."""
+    """Yield the full names of imported modules that a name may denote, absolute or relative; if there are none, the first possible name."""
     package = namespace.get("__package__") or ""
     candidates = [name] if name else []
     while package:
@@ -215,13 +218,13 @@ def _module_names(name: str, namespace: dict[str, Any]) -> Iterator[str]:
     yield from imported or candidates[:1]
 
 
-def _is_library(owner: Any) -> bool:
+def _is_module_of_library(owner: Any) -> bool:
     """Return whether an owner is a module of a library."""
     return isinstance(owner, python_types.ModuleType) and is_library_module(owner.__name__)
 
 
 def _implicit_names(owner: Any) -> list[str]:
-    """Return the attributes of an object that are read although no code of the user names them.
+    """Return the names of the attributes of an object that are read although no code of the user names them.
 
     Python calls special methods of classes. Methods inherited from a library, and `__getattr__`, may read any attribute.
     """
@@ -233,7 +236,7 @@ def _implicit_names(owner: Any) -> list[str]:
 
 
 def _all_names(owner: Any) -> list[str]:
-    """Return the attributes of an object that code can find without naming them."""
+    """Return the names of the attributes of an object that code can find without naming them."""
     if isinstance(owner, type):
         names: Iterable[str] = [name for table in tables_of(owner) for name in table]
     elif isinstance(owner, python_types.ModuleType):

@@ -26,7 +26,7 @@ def attributes_set_on_types(names: Iterable[str] | None) -> list[tuple[str, str,
     """Return the attributes that the program has set on Numba types and on their classes: those with these names, or all for None.
 
     A row consists of the name, the text of the type, and the value. Rows are sorted by name and text. The list is empty if Numba is not
-    imported.
+    imported. Raise `Unidentifiable` if the code of a Numba module cannot be read at the moment.
     """
     module = sys.modules.get("numba.core.types.abstract")
     if module is None or "Type" not in vars(module):  # another thread may be importing the module

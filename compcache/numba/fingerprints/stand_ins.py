@@ -39,7 +39,7 @@ _OBJECT_MODE = "objmode"
 
 
 def record_real(real: Any, lazy: Any) -> Any:
-    """Record that a Numba object replaces a lazy object in globals, and has the same content. Return the Numba object.
+    """Record that a Numba object replaces a lazy object with content in globals, and has the same content. Return the Numba object.
 
     The Numba object refers to the lazy object, so that both are freed together. A ufunc of NumPy cannot refer to it, and is never freed.
     """
@@ -79,7 +79,7 @@ def is_declared_as(value: Any, function: Any) -> bool:
 
 
 def is_module_of_generators(value: Any) -> bool:
-    """Return whether a module belongs to a library that generates code. Its content follows from the version."""
+    """Return whether a value is a module of a library that generates code. The content of the module follows from the version."""
     return is_module(value) and is_generator_module(value.__name__)
 
 
@@ -125,7 +125,7 @@ def _feed_stand_in(walk: Walk, value: Any, where: str) -> None:
 def _feed_numba_object(walk: Walk, value: Any, where: str, feed_content: Callable[[], None]) -> None:
     """Feed the content of a Numba object, and attributes that the program has set on it if running code can read them.
 
-    If the content needs Numba, but the compiler does not need the content, feed only the object's type.
+    If the content needs Numba, raise `NotLazy`, or feed only the object's type if the compiler does not need the content.
     """
     try:
         feed_content()

@@ -1,4 +1,7 @@
-"""Reads the state of objects, functions and classes."""
+"""Reads the state of objects, functions and classes.
+
+Functions that search attributes of libraries for those of a program raise `Unidentifiable` if a module's code cannot be read at the moment.
+"""
 
 from __future__ import annotations
 
@@ -76,9 +79,9 @@ def _is_function_of_numba(cls: type) -> bool:
 
 
 def tables_of(cls: type) -> list[Any]:
-    """Return the attributes that the bases of a class and of its metaclass define, one dictionary for each base.
+    """Return the attributes that a class, its metaclass and their bases define, one dictionary for each of these classes.
 
-    For a class of a library, these are the attributes that a program may have set.
+    For a class of a library, these are the attributes that a program may have set (`set_on_library`).
     """
     kind: Any = type(cls)
     bases: list[type] = [*cls.__mro__, *kind.__mro__]
@@ -86,7 +89,7 @@ def tables_of(cls: type) -> list[Any]:
 
 
 def is_changed_by_program(value: Any) -> bool:
-    """Return whether a program may have set an attribute on a function of a library, or on a library's class among the bases of a class."""
+    """Return whether a program may have set an attribute on a library's function, or on a class or a base of it that is a library's."""
     if isinstance(value, python_types.FunctionType):
         return any(name[:1] != "_" for name in value.__dict__)
     return any(set_on_library(base) for base in value.__mro__ if is_library_module(base.__module__))
@@ -143,7 +146,9 @@ _members: dict[type, _Members] = {}
 def set_on_library(cls: type, names: frozenset[str] | None = None) -> dict[str, Any]:
     """Return the attributes of a library's class that a program may have set, under these names (None for all names).
 
-    They exclude functions, classes and private names that libraries define, and attributes that Numba's own code sets.
+    They exclude functions and classes of libraries, other values with private names, and names that the code of Numba's module defines.
+
+    Raise `Unidentifiable` if the code of a module of Numba cannot be read at the moment.
     """
     if not cls.__flags__ & _CAN_BE_SET or cls.__flags__ & _CANNOT_BE_SET:
         return {}
@@ -158,7 +163,7 @@ def set_on_library(cls: type, names: frozenset[str] | None = None) -> dict[str, 
 
 
 def _is_defined_by_library(cls: type, name: str, item: Any) -> bool:
-    """Return whether an attribute of a library's class belongs to the library, and was not set by a program."""
+    """Return whether an attribute of a library's class counts as the library's own, and not as set by a program (`set_on_library`)."""
     kind = type(item)
     if kind is python_types.FunctionType:  # most attributes are functions
         return is_made_by_library(item)
@@ -195,7 +200,7 @@ _DEFINES = frozenset(opmap[name] for name in ("STORE_GLOBAL", "STORE_NAME"))
 
 @functools.cache
 def _names_in(module: str) -> frozenset[str]:
-    """Return the names that the code of a module defines, in classes too; empty if the module has no Python code.
+    """Return the names that the code of a module defines, in classes too; empty if its loader provides no Python code.
 
     Raise `Unidentifiable` if the code cannot be read at the moment.
     """
@@ -212,8 +217,8 @@ def _names_in(module: str) -> frozenset[str]:
 def set_on_part(module: str, names: tuple[str, ...]) -> Any:
     """Return the first object on a path of names that is not a module, if the program has set this object or an attribute of it.
 
-    The path starts at a Numba module. The result is `MISSING` for any other object. A stand-in has no attributes that the program has
-    set, because setting one imports Numba.
+    The path starts at a Numba module. The result is `MISSING` for any other object, and if no such object exists. A stand-in has no
+    attributes that the program has set, because setting one imports Numba.
     """
     part: Any = sys.modules.get(module, MISSING)
     owner = part
@@ -238,7 +243,8 @@ def set_on_part(module: str, names: tuple[str, ...]) -> Any:
 def c_reference(value: Any, name: str) -> Any:
     """Return the attribute `name` of `value` if only C code stores it and pickling omits it.
 
-    Examples are the base of an array and the cause of an error. The result is `MISSING` if there is no object, or a new object each time.
+    Examples are the base of an array and the cause of an error. The result is `MISSING` if reading gives no object, an exception, or
+    a new object each time.
     """
     descriptor, base = next(((vars(base)[name], base) for base in type(value).__mro__ if name in vars(base)), (None, object))
     if name == "__class__" or not isinstance(descriptor, _HOLDERS) or not is_library_module(base.__module__):
@@ -281,7 +287,7 @@ def state_of(value: Any) -> dict[str, Any]:
 
 
 def names_stored_by(cls: type) -> frozenset[str]:
-    """Return the names of the attributes that Numba's own code sets on objects of a class; empty for classes of programs."""
+    """Return the names of the attributes that Numba's own code sets on objects of a class; empty for other classes."""
     names = _names_stored.get(cls)
     if names is None:
         bases = [base for kind in (cls, type(cls)) if is_of_generators(kind) for base in kind.__mro__ if base is not type]

@@ -241,7 +241,7 @@ def _feed_sequence(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_set(walk: Walk, value: Any, where: str) -> None:
-    """Feed the items of a set: numbers in the order of the set, other items sorted, because their order differs between processes."""
+    """Feed the items of a set: in its order if all are numbers, otherwise sorted, because the order differs between processes."""
     walk.feed_token("set", type(value).__name__)
     has_order = all(type(item) in _NUMBERS for item in value)
     items = value if has_order else sorted(value, key=lambda item: (type(item).__name__, repr(item).partition(" at 0x")[0]))
@@ -418,7 +418,7 @@ def _feed_ctypes_function(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_array(walk: Walk, value: Any, where: str) -> None:
-    """Feed an array by content. An array that Numba does not copy into code is fed by its name."""
+    """Feed an array by content, or by its name if Numba does not copy it into code. An array of Python objects has no content."""
     from compcache.numba.registered.program_arrays import is_copied, register_array
 
     if value.dtype.hasobject:

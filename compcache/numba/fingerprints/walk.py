@@ -105,7 +105,7 @@ class Walk:
         self.implementations: dict[int, Implementation] = {}
         self.registered: list[Any] = []
         self.has_object_mode = False  # whether a function has blocks in object mode
-        self.overlooks_members = False
+        self.overlooks_members = False  # the value of `overlooks` for members that running code names
         self.overlooks = False  # whether values without content count only by their type from here on
         self.max_values = self.max_unnamed = _MAX_VALUES
         self.lines = blake2b(digest_size=_SIZE)
@@ -289,7 +289,7 @@ class Walk:
         self.refer_to_function(function, where, NAMED if self.mode == NAMED else COMPILED)
 
     def record_class(self, cls: type) -> None:
-        """Record a class of the program that this walk has reached."""
+        """Record a class of the program that this walk has reached, unless references to the class cannot be keys."""
         if is_compared_by_identity(cls):
             self._classes.setdefault(id(cls), class_part(cls))
 

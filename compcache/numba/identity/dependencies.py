@@ -230,7 +230,7 @@ def is_current(dependency: Dependency) -> bool:
 
 
 def has_content(dependency: Dependency, function: Any, copy: Any) -> bool:
-    """Return whether an implementation would have the content of a dependency if `copy` were registered in place of `function`."""
+    """Return whether an implementation has the content of a dependency if `copy` replaces `function`; False if it cannot be compared."""
     package, declined = package_of_implementation(function), dependency.is_declined
     registered = [
         Implementation(copy, row.options, is_overload=row.is_overload) if row.function is function else row

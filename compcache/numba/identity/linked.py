@@ -131,7 +131,7 @@ def encode_linked(overloads: Iterable[LinkedOverload], used: Iterable[tuple[str,
 
 
 def decode_linked(description: Description, functions: Functions) -> frozenset[LinkedOverload]:
-    """Return the overloads in the code of a description. Overloads of functions that are not among the given functions are omitted."""
+    """Return the overloads in the code of a description, without those of functions, or for objects, that `functions` do not contain."""
     linked = []
     for function, owner, rest in _decode_rows(description, LINKED, functions):
         overload, _, text = rest.partition(" ")

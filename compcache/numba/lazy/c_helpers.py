@@ -47,7 +47,7 @@ _unpickled: dict[tuple[int, bytes], Any] = {}
 
 
 def helper_address(name: str) -> int:
-    """Return the address of one of Numba's C functions, or 0 if no function has this name.
+    """Return the address of one of Numba's C functions, or of another C function of the process; 0 if no function has this name.
 
     For a function of a threading layer, start Numba's threads.
 
@@ -60,7 +60,7 @@ def helper_address(name: str) -> int:
 
         _own_addresses.update(_dispatch.helper_addresses())
     address = _own_addresses.get(name)
-    if address is None and name in _MATHEMATICS and not _numba_addresses:
+    if address is None and name in _MATHEMATICS and not _numba_addresses:  # so that these functions load no extension module
         address = frontend.address_of(name)
     address = address or address_in_numba(name)
     if not address and name in THREADING:
@@ -143,7 +143,8 @@ def library_function(name: str, version: str) -> int:
 
     The name may have the prefix "numba_". `version` is the version of the Numba that compiled the kernel.
 
-    Raise `ImportError` if the installed Numba has another series, Numba or NumPy is not installed, or the library cannot be loaded.
+    Raise `ImportError` if the installed Numba has another series, Numba or NumPy is not installed, or the library cannot be loaded, and
+    `KeyError` if the library has no such function.
     """
     if version not in _libraries:
         _libraries[version] = _load_library(version)
@@ -156,10 +157,14 @@ _libraries: dict[str, dict[str, int]] = {}
 def _load_library(version: str) -> dict[str, int]:
     """Return the addresses of the functions in Numba's library of C helpers. Raise `ImportError` if this version cannot be loaded."""
     from compcache.numba.registered.distributions import numba_version
+    from compcache.numba.registered.refusals import NotLazy
 
     reason = f"a compiled function uses Numba's C library {_LIBRARY} for containers or properties of characters"
     advice = f"install numba {_series(version)} and numpy"
-    installed = numba_version()
+    try:
+        installed = numba_version()
+    except NotLazy as error:
+        raise ImportError(f"{reason}: {error}; {advice}", name=_LIBRARY) from error
     if not installed:
         raise ImportError(f"{reason}: numba is not installed; {advice}", name=_LIBRARY)
     if _series(installed) != _series(version):
@@ -270,7 +275,7 @@ def _start_threads() -> Any:
 
 
 def configured_threads() -> int:
-    """Return the number of threads that Numba would start, or 0 if $NUMBA_NUM_THREADS is not a number."""
+    """Return the number of threads that Numba would start, or a number less than 1 if $NUMBA_NUM_THREADS is not valid."""
     text = os.environ.get("NUMBA_NUM_THREADS")
     if text is None:
         affinity = getattr(os, "sched_getaffinity", None)

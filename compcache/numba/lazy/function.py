@@ -180,7 +180,7 @@ def _load_for_call(function: Any, state: State, positional: tuple[Any, ...], key
 
     Return whether such code is stored, and can be used now.
 
-    Raise `NotLazy` if only Numba can run the call, or `ImportError` if compcache does not support the arrays of the imported NumPy.
+    Raise `NotLazy` if only Numba can run the call, or if an argument, the stored code or the imported NumPy cannot be examined.
     """
     if reason := replaced_defaults_reason(state.function, state.defaults):
         raise NotLazy(reason)

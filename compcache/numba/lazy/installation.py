@@ -157,7 +157,7 @@ def _store_note(cache: Cache, name: str, data: bytes) -> None:
 
 
 def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | None]:
-    """Check a note against the present state of files.
+    """Check a note against the present state of files. Raise `NotLazy` if a directory cannot be read at the moment.
 
     Returns:
         The result in the note, or None if the note is not valid; and a new note, or None if the old note stays. A new note replaces states

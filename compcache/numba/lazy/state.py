@@ -116,7 +116,7 @@ def _reason_for_numba(function: Any, decorator: str, signatures: tuple[str, ...]
 
 @examines_program(NotLazy)
 def _reason_in_options(decorator: str, options: dict[str, Any]) -> str:
-    """Return why the options of the decorator need Numba, or "" if they do not."""
+    """Return why the options of the decorator need Numba, or "" if they do not. Raise `NotLazy` if examining them fails."""
     if options.get("cache") is False and stand_in_of() is None and not are_decorators_replaced():
         return NOT_CACHED
     if options.get("nopython") is False:

@@ -26,7 +26,7 @@ class AddressDefinition(GlobalDefinition):
 
     @classmethod
     def decode(cls, payload: bytes) -> Self:
-        """Decode the fields."""
+        """Decode the fields. Raise `ValueError` or `TypeError` if the payload is malformed."""
         return cls(*payload.decode().split("\0"))
 
     def find(self) -> tuple[int, object]:

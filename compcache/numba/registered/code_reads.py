@@ -155,7 +155,7 @@ def returned_functions(code: CodeType) -> list[CodeType]:
         if name == "MAKE_FUNCTION":
             variables = {"RETURN_VALUE": _RETURNED, "STORE_FAST": following, "STORE_FAST_LOAD_FAST": following >> 4}
             functions.append((code.co_consts[constant], variables.get(after, _ESCAPES)))
-        elif name.count("FAST") > 1:
+        elif name.count("FAST") > 1:  # an instruction with two variables, such as LOAD_FAST_LOAD_FAST
             is_returned = before == "MAKE_FUNCTION" and after == "RETURN_VALUE" and name == "STORE_FAST_LOAD_FAST"
             escaping.update(() if is_returned and argument >> 4 == argument & 15 else (argument >> 4, argument & 15))
         elif "FAST" in name and after != "RETURN_VALUE" and not (before == "MAKE_FUNCTION" and name == "STORE_FAST"):

@@ -45,7 +45,7 @@ def function_at(address: int) -> tuple[str, str, str] | None:
 
 
 def _exports_of(module: Any) -> dict[str, Any]:
-    """Return the capsules that a module exports, by name; none for modules that are not Cython's."""
+    """Return the capsules that a module exports, by name; empty for modules that are not Cython's."""
     exported = getattr(module, "__dict__", {}).get(_API)
     return exported if isinstance(exported, dict) else {}
 
@@ -72,7 +72,8 @@ class CythonFunction(AddressDefinition):
     def find(self) -> tuple[int, object]:
         """Return the address in this process, and None.
 
-        Raise `ImportError` if the module does not exist, or does not export the function with this type.
+        Raise `ImportError` if the module does not exist, or does not export the function with this type. The module is imported if
+        necessary; exceptions of its code are raised unchanged.
         """
         module = sys.modules.get(self.module)
         if module is None:

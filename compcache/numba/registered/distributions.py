@@ -37,7 +37,8 @@ def find_packages() -> tuple[str, bool, list[str]]:
         their metadata.
 
     Raises:
-        NotLazy: a distribution is missing or cannot be identified or read, or Numba uses Intel's vector library.
+        NotLazy: a distribution is missing or cannot be identified or read, an archive on the path contains entry points, or Numba uses
+            Intel's vector library.
     """
     rows, chosen = [], []
     names = set()
@@ -92,7 +93,7 @@ def metadata_in(directory: str) -> list[str] | None:
 
 
 def _has_entry_point(directory: str) -> bool:
-    """Return whether a distribution, given by its metadata, has an entry point in Numba's group."""
+    """Return whether a distribution, given by its metadata, has an entry point in Numba's group. See `_read_file` for exceptions."""
     if directory.endswith(".egg-link"):
         source = os.fsdecode(_read_file(directory).partition(b"\n")[0].strip())
         infos = [name for name in (metadata_in(source) if source else None) or () if name.endswith(".egg-info")]
@@ -132,7 +133,7 @@ def _distribution_digest(directory: str) -> str:
     """Return the digest of an installed distribution: of its record, or of its source files if it is editable or has no record.
 
     Raise `NotLazy` if the distribution has neither a record nor a directory of source files, if the directory has more than `_MAX_FILES`
-    files, or if `direct_url.json` is not valid.
+    files, if `direct_url.json` is not valid, or if a file cannot be read at the moment.
     """
     record = _read_file(f"{directory}/RECORD")
     if record and not is_editable(directory):
@@ -152,12 +153,12 @@ def _distribution_digest(directory: str) -> str:
 
 
 def is_editable(directory: str) -> bool:
-    """Return whether a distribution, given by the directory of its metadata, is installed in editable mode."""
+    """Return whether a distribution, given by its metadata directory, is editable. Raise `NotLazy` if this cannot be read at the moment."""
     return b'"editable"' in _read_file(f"{directory}/direct_url.json")
 
 
 def _digest_of_files(root: str) -> str:
-    """Return the digest of a checkout's Python files, extension modules and settings. Raise `NotLazy` if there are too many files."""
+    """Return the digest of a checkout's code and settings. Raise `NotLazy` if there are too many files, or one cannot be read now."""
     state = blake2b(digest_size=16)
     count = 0
     for folder, folders, files in os.walk(root, onerror=_require_absent):
@@ -181,12 +182,15 @@ def package_directory(name: str) -> str | None:
 
 
 def numba_version() -> str:
-    """Return the version of the Numba that an import would load, from the name of its metadata; "" if no metadata is found.
+    """Return the version of the Numba that an import would load, from the name of its metadata; "" if it or the metadata is not found.
 
     Raise `NotLazy` if an archive on the path contains entry points, or the path cannot be read at the moment.
     """
-    beside = os.path.dirname(package_directory("numba") or "")
-    names = [(name, os.path.join(beside, name)) for name in (metadata_in(beside) or () if beside else ()) if name.startswith("numba-")]
+    package = package_directory("numba")
+    if package is None:
+        return ""
+    beside = os.path.dirname(package)
+    names = [(name, os.path.join(beside, name)) for name in metadata_in(beside) or () if name.startswith("numba-")]
     for name, directory in names or distributions():  # metadata is usually beside the package
         if name.partition("-")[0] == "numba":
             return os.path.basename(directory).removesuffix(".dist-info").partition("-")[2]

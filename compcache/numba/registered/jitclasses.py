@@ -36,7 +36,7 @@ def without_addresses(text: str) -> str:
 
 
 def register_jitclass(class_type: Any) -> str:
-    """Return the name of a jitclass for its type: a digest of its name and fields, and a number. Keys contain the content of the class."""
+    """Name a jitclass, and return the name: a digest of its name and fields, and a number. Keys contain the content of the class."""
     return name_object(class_type, blake2b(without_addresses(class_type.name).encode(), digest_size=16).hexdigest())
 
 
@@ -97,7 +97,8 @@ def _name_in(type_: Any, serial: str) -> str | None:
 
 
 def rebuild_type(names: dict[str, str], reconstructor: Any, arguments: tuple[Any, ...]) -> Any:
-    """Return an unpickled type, with the serial numbers that jitclasses have in this process. `names` has their names by serial number.
+    """Return an unpickled type, with the serial numbers that jitclasses have in this process. `names` has their names by serial number; the
+    other arguments come from `__reduce__` of the pickled type.
 
     Raise `ImportError` if this process lacks a jitclass.
     """

@@ -68,9 +68,9 @@ def qualified_name_of(value: Any) -> str | None:
 
 
 def full_name(function: Any) -> str:
-    """Return the module and the qualified name of a function.
+    """Return the module and the qualified name of a function, joined by a dot.
 
-    Numba generates the constructor of a jitclass from text. It has the name of the class.
+    For the constructor of a jitclass, which Numba generates from text, return the name of the class.
     """
     jitclass = function.__globals__.get("__numba_cls_")
     named = function if jitclass is None else jitclass.__base__
@@ -88,7 +88,7 @@ def is_of_generators(kind: type) -> bool:
 
 
 def is_library_module(name: object) -> bool:
-    """Return whether the versions in every key cover a module's content."""
+    """Return whether the versions in every key cover the content of a module, given by its name; False for an object that is not a name."""
     if not isinstance(name, str):
         return False
     known = _modules.get(name)
@@ -138,7 +138,7 @@ def is_made_by_library(function: Any) -> bool:
 
 
 def is_library_function(function: Any) -> bool:
-    """Return whether a function belongs to a library and is identified by name. Such a function is not a closure of user code."""
+    """Return whether a function belongs to a library and is not nested in another function, so that its name identifies it."""
     return is_made_by_library(function) and "<locals>" not in function.__code__.co_qualname
 
 

@@ -32,7 +32,7 @@ def is_copied(array: Any) -> bool:
 
 
 def register_array(array: Any) -> str:
-    """Return the name of an array in stored code. It contains a digest of the present content."""
+    """Name an array by a digest of its present content, and return the name, which stored code contains."""
     shape = f"{array.dtype!r}, {array.dtype.str}, {array.shape}, {array.strides}"
     state = blake2b(shape.encode(), digest_size=16)
     # Arrays of numbers are digested without a copy of their elements.
@@ -67,7 +67,7 @@ class ProgramArray(AddressDefinition):
 
     @classmethod
     def decode(cls, payload: bytes) -> ProgramArray:
-        """Decode the part and the name. Raise `ValueError` if the payload is not valid."""
+        """Decode the part and the name. Raise `ValueError` or `TypeError` if the payload is malformed."""
         array = super().decode(payload)
         if array.part not in (DATA, OBJECT):
             raise ValueError(f"an address in an array of the program refers to {array.part!r}, not to {DATA!r} or {OBJECT!r}")

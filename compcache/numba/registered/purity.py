@@ -45,7 +45,8 @@ _assigned_globals: dict[str, frozenset[str]] = {}
 def external_state_of(value: Any) -> str:
     """Return the description of external state that a library's object reads: a value that does not follow from its arguments.
 
-    The description is "" if the object is known to read no external state.
+    The description is "" if the object is known to read no external state. More than `_MAX_VALUES` objects that it can reach count as
+    external state.
     """
     known_value, known_state = _known.get(id(value), (None, ""))
     if known_value is value:
@@ -105,7 +106,7 @@ def counts_as_pure(module: str, name: str) -> bool:
 
 
 def reads_external_state(name: str) -> bool:
-    """Return whether a module of a library that generates code, or an object in it, reads the process, the host or files."""
+    """Return whether a full name denotes a module, or an object, of a library that generates code that reads the process, host or files."""
     top, *parts = name.split(".")
     excluded = CODE_GENERATORS.get(top, ())
     return any(f"{name}.".startswith(f"{other}.") for other in excluded) or (bool(excluded) and not PROCESS_FUNCTIONS.isdisjoint(parts))
@@ -151,9 +152,9 @@ def _owner_of_c_function(value: Any) -> Iterator[Any]:
 
 
 def _objects_read_by_class(cls: type) -> Iterator[Any]:
-    """Yield the metaclass and the functions in the members of the bases of a class. Bases that count as pure are skipped.
+    """Yield the metaclass of a class, unless it is `type`, and the functions in the members of the class and its bases.
 
-    Raise `_ExternalStateError` if another base is written in C.
+    Classes that count as pure, and exceptions without an `__init__`, are skipped. Raise `_ExternalStateError` if another is written in C.
     """
     if type(cls) is not type:
         yield type(cls)
@@ -181,7 +182,7 @@ def _objects_read_by_function(function: Any) -> Iterator[Any]:
         return
     if not is_library_module(module) or reads_external_state(str(module)):
         raise _ExternalStateError(describe(function))
-    yield from filter(callable, function.__defaults__ or ())
+    yield from filter(callable, (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()))
     yield from [value for _, value in cells_of(function) if value is not MISSING]
     yield from _objects_read_by_code(function.__code__, namespace, _globals_assigned_in(str(module)), describe(function))
 
@@ -226,7 +227,7 @@ _PLACES_OF_STATE = [name.rpartition(".") for name in EXTERNAL_STATE]
 
 
 def _globals_assigned_in(module: str) -> frozenset[str]:
-    """Return the globals that functions of a module assign."""
+    """Return the globals that functions of a module, including its classes' methods, assign or delete."""
     names = _assigned_globals.get(module)
     if names is None:
         functions = [item for item in vars(sys.modules[module]).values() if isinstance(item, (types.FunctionType, type))]

@@ -95,7 +95,7 @@ _SIGNATURE = ("numba.core.typing.templates", "Signature")
 
 
 def _join_types(result: str, types: tuple[Any, ...]) -> str | None:
-    """Return the text of a signature with these parameter types, or None if a type has no text."""
+    """Return the text of a signature with this result ("" for none) and these parameter types, or None if a type has no text."""
     texts = [text_of(type_) for type_ in types]
     if None in texts:
         return None

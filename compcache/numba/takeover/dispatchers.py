@@ -87,7 +87,7 @@ def _make_dispatcher(state: State) -> Any:
 
 
 def _load_earlier_overloads(state: State, dispatcher: Any, backend: Backend) -> None:
-    """Load the overloads of a lazy function that ran before into its new dispatcher."""
+    """Load the overloads of a lazy function that ran before into its new dispatcher. Numba compiles those that cannot be loaded."""
     if not state.loaded:
         return
     from numba.core import entrypoints
@@ -102,7 +102,8 @@ def _load_earlier_overloads(state: State, dispatcher: Any, backend: Backend) -> 
             context = dispatcher.targetctx
             adapt_args = partial(_replace_functions, functions=iter(key.functions))
             functions = named_functions(key.content.parts)
-            cres = load_result(backend.cache, loaded.record.base, adapt_args, dispatcher, context, functions)
+            loading = partial(load_result, backend.cache, loaded.record.base, adapt_args, dispatcher, context, functions)
+            cres = backend.load_or_record(loaded.record.entry.rpartition("-")[0], loading)
             if cres is None or tuple(cres.signature.args) in dispatcher.overloads:
                 continue
             context.insert_user_function(cres.entry_point, cres.fndesc, [cres.library])

@@ -11,6 +11,7 @@ import sys
 
 from compcache.numba.lazy import has_numba
 from compcache.numba.registered.distributions import numba_version
+from compcache.numba.registered.refusals import NotLazy
 
 __all__ = ["is_supported", "series_supported", "unsupported_reason", "warn_if_unsupported"]
 
@@ -30,11 +31,14 @@ def series_supported() -> tuple[tuple[int, int], ...]:
 
 
 def unsupported_reason() -> str:
-    """Return why the Numba of this process is not supported, or "" if it is supported, or if no Numba is installed."""
+    """Return why this process's Numba is not supported, also if its version is not known; "" if it is supported, or none is installed."""
     import compcache
 
     is_imported = has_numba()
-    version = str(sys.modules["numba"].__version__) if is_imported else numba_version()
+    try:
+        version = str(sys.modules["numba"].__version__) if is_imported else numba_version()
+    except NotLazy as error:
+        return f"compcache {compcache.__version__} cannot determine the version of Numba ({error})"
     if version and not is_supported(version):
         series = [".".join(map(str, series)) for series in series_supported()]
         return f"compcache {compcache.__version__} does not support Numba {version}, only Numba {series[0]} to {series[-1]}"

@@ -355,3 +355,26 @@ result.append(os.path.basename(open_cache().path))
 
 def test_a_default_cache_that_could_not_be_used_is_used_later(tmp_path: Path) -> None:
     assert run_fresh(tmp_path / "cache", OPENED_LATER, COMPCACHE_DIR=str(tmp_path / "cache")) == [True, True, 1, "cache"]
+
+
+def test_overloads_that_cannot_be_loaded_into_the_dispatcher_are_compiled_again(tmp_path: Path) -> None:
+    """Here, the class of an argument is gone, by whose name the entry refers to it."""
+    project = Project(tmp_path)
+    project.write(made="""
+        from collections import namedtuple
+        from compcache.numba import njit
+        Pair = namedtuple("Pair", "a b")
+        @njit
+        def same(x):
+            return x
+    """)
+    text = """
+        import made
+        pair = made.Pair(1, 2)
+        made.same(pair)
+        needed_numba = "numba.core" in sys.modules
+        del made.Pair
+        result = needed_numba, made.same([1.5]), list(made.same.overloads)[0].__class__.__name__, len(made.same.overloads)
+    """
+    assert lazily(project, text.replace("del made.Pair", "")) == (True, [1.5], "tuple", 2)
+    assert lazily(project, text) == (False, [1.5], "tuple", 1)
