@@ -1,4 +1,4 @@
-"""Reads settings: environment variables, and configuration files for variables that are not set. No other file reads settings."""
+"""Reads settings: environment variables, and configuration files for unset variables. No other file reads settings."""
 
 import os
 

@@ -264,7 +264,7 @@ class PlainLoader:
     # Rows of `_find`: segment, module_id, offset, number, content. Records: name, symbol, signature, features_id, function, entry, needs,
     # link_type. Opened modules: file, path, size, index entry. Closures: module_id, names, parts, homes, opened module, contents.
     def _look_up(self, runtime: "Any", func_name: str) -> "Found | None":
-        """Map a function's module, and return data for `_commit_plain`; None if the function is not plain. Errors: see `_open_module`."""
+        """Map a function's module, and return data for `_commit_plain`; None if it is not plain. Errors: see `_open_module`."""
         searched = self._find(runtime, func_name)
         if searched is None:
             return None

@@ -80,7 +80,7 @@ class Recorder:
         self._files = files
 
     def watch(self, loader: "PlainLoader") -> None:
-        """Record the modules of this loader that are in memory as used, each time the journal is written."""
+        """Record uses of the modules of this loader that are in memory with each batch of counts."""
         self._loaders = [*[weak for weak in self._loaders if weak() is not None], ref(loader)]
         if not self._registered:
             self._register_exit()
@@ -138,7 +138,7 @@ class Recorder:
             pool.Finalize(None, self.flush, exitpriority=0)
 
     def _at_exit(self) -> None:
-        """Write the counts. Fold the journals if the own one is long, or is new and the number of files is a multiple of `_NEW`."""
+        """Write the counts. Fold the journals if the own one is long, or new and the number of files a multiple of `_NEW`."""
         self.flush()
         try:
             if self._folds and not len(os.listdir(f"{self._root}/{DIRECTORY}")) % self._folds:
@@ -149,7 +149,7 @@ class Recorder:
             _reraise_interrupt(error)
 
     def flush(self, *, now_held: bool = False) -> None:
-        """Append the counts to the journal; each minute, and with `now_held`, also uses of the modules in memory."""
+        """Append the counts; each minute, and with `now_held`, also uses of modules in memory."""
         lines: list[str] = []
         if now_held or time() - self._held_noted >= _HELD_SECONDS:
             from compcache.hit.memory import held_lines
