@@ -63,7 +63,7 @@ def from_environment(variable: str, read: "Callable[[str], _T]") -> "_T | None":
     """Return the result of `read` for the text of a setting; None if the setting is not set or empty.
 
     Raise `SettingError` if `read` raised `ValueError`, or `OSError` about a file that the text names. The message names the variable, or
-    the key and its configuration file.
+    the key and its file.
     """
     text = setting(variable)
     if not text:

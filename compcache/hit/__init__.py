@@ -385,7 +385,7 @@ class PlainLoader:
     def _find_closure(self, runtime: "Any", module_id: bytes, names: "bytes | None") -> "PlainClosure | None":
         """Return a linked closure that is recorded as valid for an index with these names and for this processor, or None.
 
-        Raise `OSError` if there is no such file, or it cannot be read.
+        Raise `OSError` if its file is missing or cannot be read.
         """
         _, words, identity = self._read_host(runtime)
         if not words or KNOWN_FAULTS:

@@ -181,7 +181,7 @@ class Recorder:
             self._events += events  # the first addition creates the directory
 
     def _write(self, data: bytes) -> bool:
-        """Append a batch to the journal, and return False if the cache directory does not exist. Ignore other failures.
+        """Append a batch to the journal, and return False if the cache directory is missing. Ignore other failures.
 
         If the journal is new or long, the process may fold the journals when it exits.
         """
