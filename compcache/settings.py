@@ -60,7 +60,7 @@ def is_on(variable: str, *, default: bool = False) -> bool:
 
 
 def from_environment(variable: str, read: "Callable[[str], _T]") -> "_T | None":
-    """Return the result of `read` for the text of a setting; None if the setting is not set or empty.
+    """Return the result of `read` for the text of a setting; None if it is unset or empty.
 
     Raise `SettingError` if `read` raised `ValueError`, or `OSError` about a file that the text names. The message names the variable, or
     the key and its file.
