@@ -55,6 +55,17 @@ PROGRAMS = [
         "p.apply(p.distance, 5, 3), p.distance(7, 3), p.total(5)",
     ),
     Program(
+        "texts that begin like names of exception classes",
+        """
+    from numba import njit
+
+    @njit(cache=True)
+    def f(x):
+        return "@PyExc_" if x else "no error"
+    """,
+        "p.f(1), p.f(0)",
+    ),
+    Program(
         "random numbers",
         """
     import numpy as np

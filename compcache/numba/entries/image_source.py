@@ -34,7 +34,8 @@ _VARIABLE = re.compile(rf"\n{_NAME[:-2]} = ([^@\n]*?)\b(?:global|constant) ")
 _EXTERNAL = frozenset(("external", "extern_weak"))
 _DECLARATION_AND_USE = 2
 _ENV_PREFIX = "_ZN08NumbaEnv"
-_EXCEPTION = re.compile(r"@(PyExc_\w+)\b")
+#: A use of an exception class, or a string or quoted name, which contains no uses.
+_EXCEPTION = re.compile(r'@(PyExc_\w+)\b|"[^"]*"')
 #: A line that uses exception classes, with the newline before it.
 _EXCEPTION_USER = re.compile(r"\n(?!@PyExc_)[^\n]*@PyExc_[^\n]*")
 _DECLARED_EXCEPTION = re.compile(r"\n@(PyExc_\w+) = external (?:\w+ )*global i8\b.*")
@@ -156,15 +157,12 @@ def load_exception_classes(text: str) -> str:
 
     def load(match: re.Match[str]) -> str:
         """Return an instruction that uses exception classes, after the loads of these classes."""
-        line, loads = match[0], ""
-        names = dict.fromkeys(_EXCEPTION.findall(line))
-        if not line.startswith("\n ") or " = phi " in line:  # LLVM indents instructions
+        line = match[0]
+        values = {name: f"%compcache.exception.{next(numbers)}" for name in dict.fromkeys(filter(None, _EXCEPTION.findall(line)))}
+        if values and (not line.startswith("\n ") or " = phi " in line):  # LLVM indents instructions
             user = "a phi instruction" if line.startswith("\n ") else "a constant"
-            raise CannotLink(f"the code uses the exception class {next(iter(names))} in {user}, where no instruction can load it")
-        for name in names:
-            value = f"%compcache.exception.{next(numbers)}"
-            loads += f"\n  {value} = load ptr, ptr @{name}, align 8"
-            line = re.sub(rf"@{name}\b", value, line)
-        return loads + line
+            raise CannotLink(f"the code uses the exception class {next(iter(values))} in {user}, where no instruction can load it")
+        loads = "".join([f"\n  {value} = load ptr, ptr @{name}, align 8" for name, value in values.items()])
+        return loads + _EXCEPTION.sub(lambda user: values.get(user[1], user[0]), line)
 
     return _EXCEPTION_USER.sub(load, _DECLARED_EXCEPTION.sub(r"\n@\1 = external global ptr", text))
