@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from faulty_makers import set_faults
-from helpers import adder, caller, run_fresh
+from helpers import adder, caller, run_fresh, sum_of
 from inlined_programs import FOLLOWED, HEAD, apart, bits, follow, inlined, together
 
 from compcache import Cache, Function, Identity, ModuleSource, NotCachedError
+from compcache.build.inlining import offers
 from compcache.errors import FormatError
 from compcache.formats.bodies import Body, encode_bodies, read_bodies
 from compcache.miss.offers import find_bodies
@@ -517,6 +518,18 @@ def test_random_programs_give_the_same_bits(tmp_path: Path, number: int) -> None
                 results = [[kind[name](*pair) for pair in arguments] for kind in kinds]
                 assert results[0] == results[1] == results[2], (seed, name)
     assert brought > number
+
+
+def test_a_body_may_write_names_as_an_earlier_version_wrote_them(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is too large for the module is imported under the module's name for it, also by what another body calls."""
+    steps = "".join(f"  %x{number + 1} = mul i64 %x{number}, %x{number}\n" for number in range(150))
+    large = f'define i64 @"a\\\\b"(i64 %x0) {{\n{steps}  ret i64 %x150\n}}\n'
+    with monkeypatch.context() as patch:
+        patch.setattr(offers, "quoted", lambda name: f'@"{name}"'.replace("\\", "\\5C"))
+        (work,) = cache.compile(large).values()
+        calling = cache.compile(ModuleSource(caller("calling", "work", plus=1), imports={"work": work})).calling
+    code = sum_of("kernel", ["calling", "work"])
+    assert cache.compile(ModuleSource(code, imports={"calling": calling, "work": work})).kernel(1) == 3
 
 
 @pytest.mark.parametrize("inline", [True, False])

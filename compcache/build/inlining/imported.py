@@ -7,11 +7,12 @@ in too. The size limit of a body decreases with each level of calls.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
-from compcache.build.inlining.offers import IS_MODE, MOST_INSTRUCTIONS, quoted, type_of
-from compcache.build.ir_text import change_lines, lines_from, quote, read_module, references
+from compcache.build.inlining.offers import IS_MODE, MOST_INSTRUCTIONS, type_of
+from compcache.build.ir_text import change_lines, lines_from, quote, read_module, referenced_name, references
 from compcache.build.merging import declared_promises, named_types, without_tbaa_of_calls
 from compcache.build.slots import is_known_by_name
 from compcache.digest import is_content_name
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NOTHING_INLINED", "Inlined", "Provided", "link_offered_bodies", "offer_nothing"]
 
+_QUOTED = re.compile(r'@?"[^"]*"')
 #: The most instructions that are inlined into one module.
 _MOST_IN_ALL = 50 * MOST_INSTRUCTIONS
 #: The factor for the size limit at each level of calls: LLVM's factor for ThinLTO. It limits chains to about ten bodies.
@@ -92,6 +94,17 @@ def link_offered_bodies(
     return _BodyLinker(module, context, text, values, resolution, symbols, is_beside).link_bodies(names, provided)
 
 
+def _with_symbols(code: str, symbols: Mapping[str, str]) -> str:
+    """Return a body with symbols in place of content names. Versions of this package write unusual characters in names differently."""
+
+    def rename(match: re.Match[str]) -> str:
+        """Return a reference to a symbol, or a text that is no content name as it is."""
+        symbol = symbols.get(referenced_name(match[0])) if match[0][0] == "@" else None
+        return match[0] if symbol is None else f"@{quote(symbol)}"
+
+    return _QUOTED.sub(rename, code)
+
+
 class _BodyLinker:
     """Links bodies into one module, and collects them."""
 
@@ -146,9 +159,7 @@ class _BodyLinker:
         # The module has another symbol of this name.
         if any(symbol == name and name not in self._symbols and symbol in self._present for name, symbol in symbols.items()):
             return False
-        code = without_tbaa_of_calls(body.code)
-        for name, symbol in symbols.items():
-            code = code.replace(quoted(name), "@" + quote(symbol))
+        code = _with_symbols(without_tbaa_of_calls(body.code), symbols)
         if not self._states_promises(code):
             return False
         symbol = symbols[body.name]

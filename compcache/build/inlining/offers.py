@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from compcache.build.exports import Export
     from compcache.build.slots import Resolution
 
-__all__ = ["IS_MODE", "LOCAL", "MOST_INSTRUCTIONS", "offered_bodies", "quoted", "type_of"]
+__all__ = ["IS_MODE", "LOCAL", "MOST_INSTRUCTIONS", "offered_bodies", "type_of"]
 
 #: LLVM's own limit for functions that ThinLTO imports from other modules.
 MOST_INSTRUCTIONS = 100
