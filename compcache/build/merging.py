@@ -55,10 +55,17 @@ def without_tbaa_of_calls(text: str) -> str:
 
 
 def plain_declarations(text: str) -> str:
-    """Return the declarations of functions in printed code without what they promise and without names of types, one a line."""
+    """Return the declarations of functions in printed code without what they promise and without names of types, one a line.
+
+    Functions whose result has an opaque type are left out. Code can only use their addresses.
+    """
     groups, types = _attribute_groups(text), named_types(text)
-    lines = [line for line in lines_from(text, "declare ") if "@llvm." not in line]
-    return "\n".join([_split_declaration(line, groups, types)[0] for line in lines])
+    lines: list[str] = []
+    for line in lines_from(text, "declare "):
+        if "@llvm." not in line:
+            with suppress(ValueError):
+                lines.append(_split_declaration(line, groups, types)[0])
+    return "\n".join(lines)
 
 
 def declared_promises(text: str) -> dict[str, list[str]]:

@@ -6,7 +6,9 @@ from typing import Any
 
 import llvmlite.binding as llvm
 import pytest
+from helpers import adder
 
+from compcache import Cache, ModuleSource
 from compcache.build import codegen
 from compcache.build.merging import declared_promises, link_modules, plain_declarations, without_tbaa_of_calls
 
@@ -105,6 +107,23 @@ def test_types_may_contain_any_number_of_types() -> None:
     types = "".join(f"%t{number} = type {{ %t{number - 1}, i8 }}\n" for number in range(1, depth))
     (declared,) = plain_declarations(f"{types}%t0 = type {{ i64 }}\ndeclare nonnull ptr @f(ptr byval(%t{depth - 1}))\n").split("\n")
     assert declared == f"declare ptr @f(ptr byval({'{ ' * depth}i64{' }, i8' * (depth - 1)} }}))"
+
+
+@pytest.mark.parametrize("group", [None, "together"])
+def test_code_that_has_the_address_of_a_function_with_an_opaque_result_is_linked(cache: Cache, group: str | None) -> None:
+    opaque = "%type = type opaque\ndeclare %type @abs()\n"
+    using = """
+@pointer = global ptr @abs
+declare i64 @imported(i64)
+define i64 @importing(i64 %x) {
+  %y = call i64 @imported(i64 %x)
+  ret i64 %y
+}
+"""
+    cache.add_modules([ModuleSource(adder("imported", 7)), ModuleSource(opaque + using)], group=group)
+    if group is None:
+        assert cache.link(["importing"]).linked
+    assert cache.get_target("importing")(1) == 8
 
 
 @pytest.mark.parametrize("root", ["Flang function root _QPf", "Simple C/C++ TBAA"])
