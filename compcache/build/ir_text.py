@@ -24,7 +24,7 @@ __all__ = [
     "find_extreme_construct", "function_texts", "is_vectorized", "leading_type", "lines_from", "lines_of_variables", "long_lines",
     "parse_head", "passes_vectors", "plain_head", "quote", "read_assembly", "read_functions", "read_module", "read_values",
     "referenced_name", "references", "section_bounds", "split_at", "split_parameters", "symbol_counts", "target_text", "unquote",
-    "with_image_symbols", "with_symbols",
+    "with_image_symbols", "with_symbols", "without_name",
 ]  # fmt: skip
 
 _NAME = re.compile(r'"([^"]*)"|([-$._A-Za-z0-9]+)')
@@ -60,6 +60,7 @@ _HEADS = ("declare ", "define ")
 _BITS = {"half": 16, "bfloat": 16, "float": 32, "double": 64, "ptr": 64}
 _COMMON_WIDTH = architecture(platform_name()).vector_bits
 _TYPE_NAME = re.compile(r'%("[^"]*"|[-$.\w]+)')
+_PARAMETER_NAME = re.compile(r' %(?:"[^"]*"|[-$.\w]+)\Z')
 
 #: The part of a function's head between the parameters and the attributes.
 _BEFORE_ATTRIBUTES = re.compile(r"(?: (?:local_)?unnamed_addr)?(?: addrspace\(\d+\))?")
@@ -510,6 +511,11 @@ def split_parameters(text: str) -> tuple[str, ...]:
     if not _NESTED.search(text):
         return tuple(text.split(", ")) if text else ()
     return tuple([part for part in map(str.strip, split_at(text, ",")) if part])
+
+
+def without_name(parameter: str) -> str:
+    """Return the text of a parameter in the form that it has in a declaration."""
+    return _PARAMETER_NAME.sub("", parameter)
 
 
 def split_at(text: str, separator: str) -> list[str]:

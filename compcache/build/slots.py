@@ -14,7 +14,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.build.ir_text import add_attributes, change_lines, parse_head, quote, references, symbol_counts, target_text
+from compcache.build.ir_text import add_attributes, change_lines, parse_head, quote, references, symbol_counts, target_text, without_name
 from compcache.build.pic import ADDRESS_OF
 from compcache.build.source import check_name
 from compcache.errors import CompileError, GlobalValidationError, SignatureMismatchError, UndefinedSymbolError
@@ -49,7 +49,9 @@ _LEAST_ALIGNMENT = 16
 _NOT_CALLED = frozenset(("boolean", "buffer", "bytes", "float", "identity", "integer", "member", "object", "pickle", "text"))
 _ALIGN = re.compile(r", align (\d+)")
 _QUOTED = re.compile(r'"[^"]*"')
-_LINKAGE_WORDS = frozenset(("external", "extern_weak", "dso_local", "dso_preemptable", "hidden", "protected", "default", "dllimport"))
+_LINKAGE_WORDS = frozenset(
+    ("available_externally", "external", "extern_weak", "dso_local", "dso_preemptable", "hidden", "protected", "default", "dllimport")
+)
 
 
 class Requests(NamedTuple):
@@ -641,16 +643,17 @@ def _alignment_of(variable: Any, target_data: Any) -> int:
     return max(_LEAST_ALIGNMENT, usual, int(declared[1]) if declared else 0)
 
 
-def _thunk_text(name: str, declaration: str, function_type: str) -> str:
-    """Return LLVM assembly that defines a function as a call through its slot. `declaration` is the line that declares the function.
+def _thunk_text(name: str, line: str, function_type: str) -> str:
+    """Return LLVM assembly that defines a function as a call through its slot.
 
-    See `parse_head` for the exception.
+    `line` declares the function, or defines it for the optimizer. See `parse_head` for the exception.
     """
-    head = parse_head(declaration[len("declare ") :])
+    head = parse_head(line.partition(" ")[2])
     prefix = " ".join(word for word in head.prefix.split(" ") if word not in _LINKAGE_WORDS)
     result = function_type[: _parameters_start(function_type)].rstrip()
     call_prefix = prefix.removesuffix(result).strip()
-    arguments = [type_text if type_text == "..." else f"{type_text} %a{number}" for number, type_text in enumerate(head.parameters)]
+    parameters = map(without_name, head.parameters)
+    arguments = [type_text if type_text == "..." else f"{type_text} %a{number}" for number, type_text in enumerate(parameters)]
     joined = ", ".join(arguments)
     call = " ".join(filter(None, ["musttail call", call_prefix, function_type, f"%target({joined})"]))
     value, back = ("", "ret void") if result == "void" else ("%result = ", f"ret {result} %result")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.inlining.imported import Inlined
-from compcache.build.ir_text import leading_type, parse_head, quote, referenced_name, target_text
+from compcache.build.ir_text import leading_type, parse_head, quote, referenced_name, references, target_text, without_name
 from compcache.build.merging import link_modules, plain_declarations, without_tbaa_of_calls
 from compcache.build.slots import restore_resolution
 from compcache.closures.parts import Copies, copies_of, without_static_runtime
@@ -39,7 +39,6 @@ _EXTERNAL, _INTERNAL, _WEAK = "external", "internal", "external_weak"
 #: The suffix for definitions that are not copied, until LLVM drops them.
 _HOME = ".home"
 _COMDAT = re.compile(r',? comdat(?:\(\$(?:"[^"]*"|[-$._A-Za-z0-9]+)\))?|("[^"]*")')  # strings and quoted names (the group) stay
-_TOKEN = re.compile(r'@(?:"[^"]*"|[-$._A-Za-z0-9]+)')
 _WORDS = re.compile(
     r"\b(?:private|internal|available_externally|linkonce|linkonce_odr|weak|weak_odr|external|dso_local|dso_preemptable|hidden|protected"
     r"|default) "
@@ -387,13 +386,14 @@ def _with_shared_definitions(text: str, homes: set[str]) -> str:
             continue
         if line.startswith("define "):
             line = _COMDAT.sub(r"\1", line)  # noqa: PLW2901 - the same line
-            match = _TOKEN.search(line)
-            if match is not None and referenced_name(match[0]) in homes:
-                declared.append(_declaration(line))
-                line = line.replace(match[0], f"@{quote(referenced_name(match[0]) + _HOME)}", 1)  # noqa: PLW2901
+            name = references(line)[0]
+            if name in homes:
+                declared.append(_declaration(name, line))
+                line = line.replace(f"@{quote(name)}(", f"@{quote(name + _HOME)}(", 1)  # noqa: PLW2901
         elif line.startswith("@"):
             line = _COMDAT.sub(r"\1", line)  # noqa: PLW2901
-            token, _, definition = line.partition(" = ")
+            token = f"@{quote(references(line)[0])}"
+            definition = line[len(token) + len(" = ") :]
             match = _VARIABLE.match(definition)
             if match is not None and (match[1] == "alias" or referenced_name(token) in homes):
                 declared.append(_external_declaration(token, definition, match))
@@ -404,13 +404,11 @@ def _with_shared_definitions(text: str, homes: set[str]) -> str:
     return "\n".join([*lines, *declared, ""])
 
 
-def _declaration(line: str) -> str:
-    """Return the declaration of the function that a line defines."""
+def _declaration(name: str, line: str) -> str:
+    """Return the declaration of the function `name`, which a line defines."""
     head = parse_head(line[len("define ") :])
-    match = _TOKEN.search(line)
-    assert match is not None
-    parameters = ", ".join([parameter.rpartition(" %")[0] or parameter for parameter in head.parameters])
-    return f"declare {_WORDS.sub('', head.prefix + ' ')}{match[0]}({parameters})"
+    parameters = ", ".join(map(without_name, head.parameters))
+    return f"declare {_WORDS.sub('', head.prefix + ' ')}@{quote(name)}({parameters})"
 
 
 def _external_declaration(token: str, definition: str, match: re.Match[str]) -> str:

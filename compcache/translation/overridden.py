@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from compcache.build.ir_text import parse_head, quote, unquote
+from compcache.build.ir_text import parse_head, quote, unquote, without_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -49,7 +49,7 @@ def without_overridden(text: str, names: Collection[str]) -> str:
             return match[0]
         words = _WORDS.sub("", match["words"])
         parsed = parse_head(f"{words}@{quote(_matched_name(match))}({match['rest']}")
-        parameters = ", ".join([parameter.rpartition(" %")[0] or parameter for parameter in parsed.parameters])
+        parameters = ", ".join(map(without_name, parsed.parameters))
         declared.append(f"declare {words}@{quote(_matched_name(match))}({parameters})")
         return f"define internal {words}@{quote(_OWN + _matched_name(match))}({match['rest']}"
 

@@ -19,7 +19,7 @@ from helpers import PACKAGE_ROOT
 from read_globals import read, source_of
 
 from compcache import Cache, CompileError, GlobalValidationError, ModuleSource
-from compcache.globals import Boolean, Buffer, Bytes, Float, Integer, ObjectIdentity, Pickled, PythonObject, Text, define
+from compcache.globals import Boolean, Buffer, Bytes, Float, Integer, NativeSymbol, ObjectIdentity, Pickled, PythonObject, Text, define
 
 
 @pytest.mark.parametrize(
@@ -273,6 +273,14 @@ def test_a_value_for_a_function_that_is_declared_must_be_callable_in_each_proces
     text = "declare i64 @g()\ndefine i64 @f() {\n%x = call i64 @g()\nret i64 %x\n}"
     with pytest.raises(CompileError, match=r"'g'.*function"):
         cache.add_module(ModuleSource(text, globals={"g": value}))
+
+
+@pytest.mark.parametrize("parameter", ["i64 %x", 'i64 noundef %"x %y"'])
+def test_a_function_that_is_defined_for_the_optimizer_can_be_given(cache: Cache, parameter: str) -> None:
+    copy = f"define available_externally dso_local i64 @g({parameter}) {{\n  ret i64 0\n}}\n"
+    text = "define i64 @f(i64 %x) {\n  %y = call i64 @g(i64 %x)\n  ret i64 %y\n}\n"
+    cache.add_module(ModuleSource(copy + text, globals={"g": NativeSymbol("labs")}))
+    assert cache.get_target("f")(-5) == 5
 
 
 class Pointing(ctypes.Structure):
