@@ -159,7 +159,7 @@ class Chooser:
         The field gets those functions of the entry that complete entries provide too. Modules of layers count as complete. A prune without
         layers sets nothing in a directory that other caches use with layers, because no import is known to be missing.
         """
-        if not self._store.layers and self._store.names_in(self._store.directory(LAYERS)):
+        if not self._store.layers and LAYERS.directory in self._store.names_in(self._store.root):
             return
         holders = Counter([name for entry in relevant.values() for name in entry.functions])
         added = {key: entry for key, entry in relevant.items() if entry.imports and any(holders[name] > 1 for name in entry.functions)}

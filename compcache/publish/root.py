@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compcache.directory.places import TAG
+from compcache.directory.places import LAYERS, TAG
 from compcache.files import DIRECTORY_MODE
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish.atomic_file import make_directories, publish
@@ -23,7 +23,7 @@ _CACHEDIR_TAG = (
 
 
 def prepare_root(store: Store) -> None:
-    """Create the root directory if it does not exist.
+    """Create the root directory if it does not exist, and with layers their directory, from which other caches know that it has layers.
 
     Only a directory that is created here gets a CACHEDIR.TAG, because backups skip it, and an existing directory may contain other files.
 
@@ -31,12 +31,13 @@ def prepare_root(store: Store) -> None:
         UntrustedDirectoryError: another user has created the directory since it was opened.
         OSError: the directory could not be created.
     """
-    if store.check_root():
-        return
-    created = make_directories(store.files, store.root)
-    store.check_root()  # another process may have created it first
-    if created:
-        publish(store.files, store.temporary, store.path(TAG), [_CACHEDIR_TAG], sync=False)
+    if not store.check_root():
+        created = make_directories(store.files, store.root)
+        store.check_root()  # another process may have created it first
+        if created:
+            publish(store.files, store.temporary, store.path(TAG), [_CACHEDIR_TAG], sync=False)
+    if store.layers:
+        make_place(store, LAYERS)
 
 
 def make_place(store: Store, place: Place) -> None:
