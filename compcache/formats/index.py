@@ -274,7 +274,7 @@ class Index:
     """
 
     __slots__ = (
-        "_hint", "_processor", "_ranks", "gathered", "ignored", "_segments", "checked", "damaged", "vouching", "directory", "files",
+        "_hint", "_processor", "_ranks", "ignored", "_segments", "checked", "damaged", "vouching", "directory", "files",
         "failure", "is_passing", "owners", "suffix", "temporary", "unfinished",
     )  # fmt: skip
 
@@ -288,8 +288,6 @@ class Index:
         self.suffix = suffix
         self._segments: tuple[Segment, ...] | None = None
         self._hint: Segment | None = None
-        #: The segments, and the tables in memory that replace some of them in look-ups.
-        self.gathered: tuple[tuple[Segment, ...], list[Segment]] | None = None
         self.ignored: set[str] = set()
         self.damaged: dict[str, str] = {}
         self.owners: frozenset[int] | None = None  # the users whose files are used; None: all users
@@ -435,8 +433,7 @@ class Index:
 
     def _function_values(self, key: bytes) -> Iterator[tuple[Segment, bytes]]:
         """Yield (segment, value) of the function entries with a key, lazily, the largest segment first."""
-        gathered_from, gathered = self.gathered or (None, [])
-        waiting = gathered.copy() if gathered_from is not None and gathered_from is self._segments else list(self.segments)
+        waiting = list(self.segments)
         searched = set()
         while waiting:
             segment = waiting.pop(0)
@@ -527,4 +524,4 @@ class Index:
     def close(self) -> None:
         """Discard the segments, whose files are closed thereby."""
         self._segments = None
-        self._hint = self.gathered = None
+        self._hint = None

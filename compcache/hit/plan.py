@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import chain
 
-from compcache.digest import KEY_SIZE
 from compcache.errors import (
     CompcacheError,
     FormatError,
@@ -17,9 +16,7 @@ from compcache.errors import (
     UndefinedSymbolError,
 )
 from compcache.formats import host
-from compcache.formats.index import Segment
 from compcache.formats.manifest import LINK_ONLY, MAPPED_IN_PLACE, NO_ENTRY, SUSPECT, VARIABLE, WEAK
-from compcache.formats.table import all_entries
 from compcache.hit.needs import read_needs, read_records
 from compcache.hit.plain_imports import MANY, look_up_together
 from compcache.interrupts import reraise_interrupt
@@ -28,20 +25,14 @@ from compcache.store import Store, is_ordered
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
     from compcache.directory.module_file import ModuleFile
     from compcache.errors import LinkError
-    from compcache.formats.index import Index
     from compcache.formats.manifest import FunctionRecord
-    from compcache.formats.table import Table
     from compcache.hit.loader import Choice, Loader, Source, Sources
 
 __all__ = ["Listing", "Plan", "list_records", "require_features", "require_usable"]
 
-#: Segments of the index with at most this many functions are combined into one table in memory, once a load has this many modules.
-_MOST_GATHERED = 128
-_MANY_MODULES = 2
 #: The number of bytes of the digest in a record's link type.
 _DIGEST = 8
 #: A character in names of nodes that no func_name has.
@@ -70,7 +61,6 @@ class Listing:
 def list_records(loader: Loader, source: Source, sources: Sources) -> None:
     """Read the records of a module at once, and list its functions for the load. Do not list them if the section of records is large.
 
-    When the load opens its second module, the small segments of the index are combined.
     Raise `StorageError` if the file cannot be read.
     """
     listed = read_records(loader, source)
@@ -80,58 +70,6 @@ def list_records(loader: Loader, source: Source, sources: Sources) -> None:
         loader.runtime().list_functions(listed.records, source.file.module_id, listing.functions, listing.repeated)
     else:
         listing.unlisted += 1
-    if len(sources) == _MANY_MODULES:
-        _combine_small_segments(loader.store.index)
-
-
-class _SmallTables:
-    """The verified entries of several tables, in memory."""
-
-    __slots__ = ("_entries",)
-
-    def __init__(self) -> None:
-        self._entries: dict[bytes, list[bytes]] = {}
-
-    def add(self, table: Table) -> None:
-        """Add all entries of a table. Raise `FormatError` if it is damaged."""
-        for entry in all_entries(table):
-            self._entries.setdefault(entry[:KEY_SIZE], []).append(entry[KEY_SIZE:])
-
-    def find(self, key: bytes) -> list[bytes]:
-        """See `compcache.formats.table.Table`."""
-        return self._entries.get(key, [])
-
-
-class _SmallSegments(Segment):
-    """The content of several segments, in memory."""
-
-    __slots__ = ()
-
-    def __init__(self, index: Index, segments: list[Segment]) -> None:
-        super().__init__(index, "")
-        functions, modules = _SmallTables(), _SmallTables()
-        self._tables: Any = functions, modules
-        self._texts = {}
-        owners = {segment.owner for segment in segments}
-        self.owner = owners.pop() if len(owners) == 1 else -1
-        for segment in segments:
-            functions.add(segment.functions)
-            modules.add(segment.modules)
-            self._texts |= segment.requirements
-
-
-def _combine_small_segments(index: Index) -> None:
-    """Let an index look names up in one table for all its small segments, until it changes. Do nothing if a segment cannot be read."""
-    segments = index.segments
-    if index.gathered is not None and index.gathered[0] is segments:
-        return
-    try:
-        small = [segment for segment in segments if segment.functions.count <= _MOST_GATHERED]
-        together = _SmallSegments(index, small)
-    except (FormatError, OSError) as error:  # a look-up reports the error
-        reraise_interrupt(error)
-        return
-    index.gathered = segments, [*[segment for segment in segments if segment not in small], together]
 
 
 class _Node:

@@ -23,7 +23,7 @@ from mock_directory import FaultyFiles, cache_on
 
 from compcache import Cache, ModuleSource, PrunePolicy
 from compcache.directory.places import MODULE_LISTS
-from compcache.formats.index import Index, Segment
+from compcache.formats.index import Index
 from compcache.formats.statistics import decode_stats
 
 if TYPE_CHECKING:
@@ -278,33 +278,6 @@ def test_a_closure_asks_the_index_once_for_each_module(
     with Cache(directory, trust=True) as fresh:  # no hit is plain
         assert fresh.get_target("all")(41) == 42 * len(flat)
     assert len(asked) == 1 + (len(flat) if is_plain else MODULES)
-
-
-def test_a_closure_asks_small_segments_at_once(cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the third module on names are found in one table, until the index changes."""
-    flat = [f"f{number}" for number in range(6)]
-    for name in flat:
-        cache.add_module(ModuleSource(adder(name, 1), optimize=0))
-    cache.add_module(ModuleSource(sum_of("all", flat), imports=flat, optimize=0))
-    asked: list[bytes] = []
-    look_up = Index.look_up
-
-    def counting(self: Index, segment: Segment, key: bytes, *, modules: bool) -> list[bytes] | None:
-        asked.extend([] if modules else [key])
-        return look_up(self, segment, key, modules=modules)
-
-    monkeypatch.setattr(Index, "look_up", counting)
-    with Cache(directory, trust=True) as fresh:  # no hit is plain
-        assert fresh.get_target("all")(41) == 42 * len(flat)
-        assert [asked.count(key) for key in dict.fromkeys(asked)][3:] == [1] * 4
-        assert len(asked) > 4 + 3
-        asked.clear()
-        assert all(fresh.get_target(name)(1) == 2 for name in flat)
-        assert len(asked) == len(flat)
-        cache.add_module(ModuleSource(adder("other", 6)))
-        assert not fresh.has("nothing")
-        assert fresh.get_target("other")(1) == 7
-        assert len(asked) > len(flat) + 2
 
 
 def test_a_hit_makes_few_system_calls(cache: Cache, directory: Path, site: Path, tmp_path: Path) -> None:
