@@ -102,7 +102,7 @@ def limit_setting(variable: str, read: Callable[[str], _T], root: str) -> _T | N
         return read(text) if text else None
     except ValueError as error:
         reraise_interrupt(error)
-        raise SettingError(f"{path}: [tool.compcache]: {error}", variable) from error
+        raise SettingError(f"{path}: [tool.compcache] {variable.removeprefix('COMPCACHE_').lower()}: {error}", variable) from error
 
 
 def effective_limit(max_size: int | None, root: str) -> int | None:
