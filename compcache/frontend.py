@@ -550,7 +550,7 @@ def settings_of(cache: Cache, *, secrets: bool = False) -> dict[str, Any]:
 def _secret_reference(
     argument: str | bytes | None, value: str | bytes | None, variable: str, description: str, *, as_values: bool
 ) -> str | bytes | None:
-    """Return a reference to a secret, which other processes can resolve. Return `value` if it is empty or `as_values` is set."""
+    """Return a reference to a secret (`reference_to`, with its exception). Return `value` if it is empty or None, or `as_values` is set."""
     if as_values or not value:
         return value
     from compcache.processes.secret_references import reference_to

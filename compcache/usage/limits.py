@@ -91,8 +91,8 @@ def limit_setting(variable: str, read: Callable[[str], _T], root: str) -> _T | N
 
     The limit comes from the environment, a configuration file, or the ``pyproject.toml`` of the project that contains the directory `root`.
 
-    Raise `SettingError` if `read` raised a `ValueError`; the message names the variable or the file. Raise `StorageError` if the project's
-    file cannot be read at the moment.
+    Raise `SettingError` if `read` raised a `ValueError`; the message names the variable, or the file and the key. Raise `StorageError`
+    if the project's file cannot be read at the moment.
     """
     if setting(variable):
         return from_environment(variable, read)

@@ -85,7 +85,7 @@ class Requests:
         """
 
         async def try_once(on_response: Callable[[], None]) -> bytes | None:
-            """Send the request once, and update the estimates if the store answers."""
+            """Send the request once, and return the object or None. Update the estimates if the store answers."""
             require()
             started = loop_time()
             data = await self._backend.get(key, max_size, on_response)
