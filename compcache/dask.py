@@ -69,7 +69,7 @@ class PrefetchPlugin(WorkerPlugin):  # type: ignore[misc]
             except (CompcacheError, ValueError, OSError) as error:
                 reraise_interrupt(error)
                 directory = f"the cache directory {path}" if path is not None else "the default cache directory"
-                warn(f"could not prefetch {join_first(names, 3)} into {directory}, so tasks compile: {error}")
+                warn(f"cannot fetch {join_first(names, 3)} into {directory}, so tasks compile these functions: {error}")
 
 
 def functions_of(graph: Any) -> tuple[TypedCallTarget, ...]:

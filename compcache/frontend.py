@@ -531,6 +531,7 @@ def settings_of(cache: Cache, *, secrets: bool = False) -> dict[str, Any]:
 
     Raises:
         ValueError: a secret was passed as a value, and this system does not support references to values.
+        SettingError, ValueError: the settings or the arguments for remote stores are not valid.
     """
     store, session = cache._store, cache._session()
     signing, publishing = cache._keys_given
@@ -549,7 +550,7 @@ def settings_of(cache: Cache, *, secrets: bool = False) -> dict[str, Any]:
 def _secret_reference(
     argument: str | bytes | None, value: str | bytes | None, variable: str, description: str, *, as_values: bool
 ) -> str | bytes | None:
-    """Return a reference to a secret, which other processes can resolve. Return `value` if it is empty or `as_values` is set."""
+    """Return a reference to a secret (`reference_to`, with its exception). Return `value` if it is empty or None, or `as_values` is set."""
     if as_values or not value:
         return value
     from compcache.processes.secret_references import reference_to
@@ -558,7 +559,10 @@ def _secret_reference(
 
 
 def _remote_references(session: Session, *, as_values: bool) -> str | None:
-    """Return the URLs of the remote stores, or None if no store is set. URLs with secrets become references, unless `as_values` is set."""
+    """Return the URLs of the remote stores, or None if no store is set. See `settings_of` for the exceptions.
+
+    URLs with secrets become references, unless `as_values` is set.
+    """
     url = session.remote_url()
     if as_values or not url:
         return url

@@ -57,10 +57,10 @@ def html_of(value: object) -> str:
 
 
 def _info_html(cache: Cache) -> str:
-    """Return the cache's information, or the error if the cache is closed, as HTML."""
+    """Return the cache's information as HTML, or the error of `Cache.info`."""
     try:
         return _record_html(cache.info())
-    except CompcacheError as error:  # the cache is closed
+    except CompcacheError as error:  # the cache is closed, or LLVM is not installed
         return f"<p>{escape(str(error))}</p>"
 
 

@@ -309,7 +309,7 @@ def test_a_project_sets_limits_of_caches_inside_it_and_nothing_else(home: dict[s
     write('[tool.compcache]\ntrusted_keys = "x"\n', project / "pyproject.toml")
     assert "a project may set only lock_timeout and max_size" in run_fresh(project / "cache", LIMIT, **home)
     write('[tool.compcache]\nmax_size = "many"\n', project / "pyproject.toml")
-    assert run_fresh(project / "cache", LIMIT, **home).startswith(f"{project}/pyproject.toml: [tool.compcache]: ")
+    assert run_fresh(project / "cache", LIMIT, **home).startswith(f"{project}/pyproject.toml: [tool.compcache] max_size: ")
     write("[tool", project / "pyproject.toml")
     assert run_fresh(project / "cache", LIMIT, **home) == 5 << 30
     write("tool.compcache = 3", project / "pyproject.toml")

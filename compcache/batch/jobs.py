@@ -33,7 +33,7 @@ class Job:
             module and name, and calls it. The function must be importable or defined in the main script. `build` may also be a
             `functools.partial` of such a function, or text of the form ``"package.module:attribute"``.
         args: picklable positional arguments for the function.
-        label: the name of the job in progress and reports; None for the name of its function.
+        label: the name of the job in progress and reports; None for the name of its first function, or its number if that is unknown.
     """
 
     func_name: str | Identity | None
@@ -54,17 +54,17 @@ class Job:
 
     @property
     def name(self) -> str | None:
-        """Return the name of the function; None if `func_name` is None."""
+        """Return the name of the function, not of the job; None if `func_name` is None."""
         name = self.func_name
         return name if name is None or isinstance(name, str) else name.func_name
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedJob:
-    """A job of a batch. `functions` is empty if the functions are not known before the job runs."""
+    """A job of a batch with its name in reports. `functions` is empty if the functions are not known before the job runs."""
 
     number: int
-    name: str
+    label: str
     functions: tuple[str, ...]
     job: Job
 
@@ -75,7 +75,7 @@ class PreparedJob:
         except (pickle.PicklingError, AttributeError, TypeError, ValueError, RecursionError) as error:
             reraise_interrupt(error)
             raise TypeError(
-                f"job {self.name!r} cannot be sent to a worker process: {error}; pass a function at the top level of a module as build, "
+                f"job {self.label!r} cannot be sent to a worker process: {error}; pass a function at the top level of a module as build, "
                 "and picklable arguments and globals"
             ) from error
 
@@ -114,8 +114,8 @@ def _require_no_conflicts(jobs: Iterable[PreparedJob]) -> None:
             earlier_job, earlier_digest = definitions.setdefault(name, (job, digest))
             if earlier_digest != digest:
                 raise ConflictingJobsError(
-                    f"function {name!r} is defined by job {earlier_job.number} ({earlier_job.name!r}) and by job {job.number} "
-                    f"({job.name!r}), whose sources differ: give the function another name in one job, or leave it out of one source"
+                    f"function {name!r} is defined by job {earlier_job.number} ({earlier_job.label!r}) and by job {job.number} "
+                    f"({job.label!r}), whose sources differ: give the function another name in one job, or leave it out of one source"
                 )
 
 
@@ -126,13 +126,13 @@ def _prepare_job(number: int, item: Any) -> PreparedJob:
     """
     job = _as_job(number, item)
     functions = (job.name,) if job.name is not None else _exported_names(job)
-    return PreparedJob(number, _displayed_name(number, job, functions), functions, job)
+    return PreparedJob(number, _label_in_reports(number, job, functions), functions, job)
 
 
 def _as_job(number: int, item: Any) -> Job:
     """Return an item of a batch as a job with a frozen source.
 
-    Raise `TypeError` if the item is no job, or `InvalidNameError` if its function's name is not valid. See `freeze` for other exceptions.
+    Raise `TypeError` if the item is not a job, or `InvalidNameError` if its function's name is not valid. See `freeze` for others.
     """
     if isinstance(item, tuple) and len(item) in (2, 3):
         item = Job(*item)
@@ -167,7 +167,7 @@ def _exported_names(job: Job) -> tuple[str, ...]:
     return names_without_llvm(source.ir) or ()
 
 
-def _displayed_name(number: int, job: Job, functions: tuple[str, ...]) -> str:
+def _label_in_reports(number: int, job: Job, functions: tuple[str, ...]) -> str:
     """Return the name of a job in reports: its label, the name of its function, its first export, or its number."""
     name = job.label or (job.func_name if isinstance(job.func_name, str | None) else job.func_name.label)
     if name is not None:

@@ -101,7 +101,7 @@ class Bar(Display):
         """Update the bar. If the job that has just ended failed, print its failure above the bar."""
         if isinstance(progress.last, FailedJob):
             self._bar.console.print(describe(progress.last), markup=False, highlight=False, soft_wrap=True)
-        running = join_first(map(short_name, progress.running), _SHOWN)
+        running = join_first(map(_printable_name, progress.running), _SHOWN)
         self._bar.update(progress.done, progress.total, progress.rate, progress.remaining, running)
 
     def __exit__(self, *_: object) -> None:
@@ -119,7 +119,7 @@ def progress_display(progress: Callable[[BatchProgress], object] | bool | None) 
 
 def describe(record: BuiltJob | CachedJob | FailedJob) -> str:
     """Return a line about a job that has ended: result, name, seconds, and size or reason of the failure."""
-    name = short_name(record.name)
+    name = _printable_name(record.name)
     if isinstance(record, FailedJob):
         reason = " ".join(record.message.split())
         reason = reason if reason.isprintable() else repr(reason)[1:-1]
@@ -128,7 +128,7 @@ def describe(record: BuiltJob | CachedJob | FailedJob) -> str:
     return f"{kind}  {name}  {record.seconds:.3f} s  {record.size / _KIB:.1f} KiB"
 
 
-def short_name(name: str) -> str:
+def _printable_name(name: str) -> str:
     """Return a name with control characters escaped, cut after 40 characters."""
     return shorten(name if name.isprintable() else repr(name)[1:-1], _NAME_WIDTH)
 

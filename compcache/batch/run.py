@@ -236,7 +236,7 @@ class _Batch:
         for job, outcome in events:
             if outcome is None:
                 self._attempts[job.number] += 1
-                self._running[job.number] = job.name
+                self._running[job.number] = job.label
                 self._show_progress(None)
             else:
                 self._running.pop(job.number, None)
@@ -245,7 +245,7 @@ class _Batch:
     def record(self, job: PreparedJob, outcome: Outcome) -> None:
         """Record and show the outcome of a job, and issue its warnings."""
         for text in outcome.warnings:
-            warnings.warn(f"{job.name}: {text}", CacheWarning, stacklevel=5)
+            warnings.warn(f"{job.label}: {text}", CacheWarning, stacklevel=5)
         record = _job_record(job, outcome, max(1, self._attempts[job.number]))
         self._ended[job.number] = record
         self._counts[outcome.kind if outcome.is_done else "failed"] += 1
@@ -274,10 +274,10 @@ def _job_record(job: PreparedJob, outcome: Outcome, attempts: int) -> BuiltJob |
     """Return the record of a job for the report."""
     functions = outcome.functions or job.functions
     if outcome.kind == "built":
-        return BuiltJob(job.name, functions, outcome.module_ids[0], outcome.seconds, outcome.bytes, attempts)
+        return BuiltJob(job.label, functions, outcome.module_ids[0], outcome.seconds, outcome.bytes, attempts)
     if outcome.kind == "cached":
-        return CachedJob(job.name, functions, outcome.module_ids, outcome.seconds, outcome.bytes)
+        return CachedJob(job.label, functions, outcome.module_ids, outcome.seconds, outcome.bytes)
     return FailedJob(
-        job.name, functions, outcome.kind, outcome.message, outcome.seconds, error=outcome.error, signal=outcome.signal,
+        job.label, functions, outcome.kind, outcome.message, outcome.seconds, error=outcome.error, signal=outcome.signal,
         exit_status=outcome.exit_status, output=outcome.output, attempts=attempts,
     )  # fmt: skip

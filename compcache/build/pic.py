@@ -200,7 +200,7 @@ def _with_calls(chunk: str, name: str, value: str) -> str:
     call = f"call ptr {_reference_text(ADDRESS_OF + name)}()"
     chunk = re.sub(_INTRINSIC.format(name=use), lambda _: call, chunk)
     chunk = _USED_LIST.sub(lambda match: re.sub(use, lambda _: _reference_text(ADDRESS_OF + name), match[0]), chunk)
-    uses = re.compile(rf'({use})|"[^"]*"')  # strings, which are no uses, are skipped
+    uses = re.compile(rf'({use})|"[^"]*"')  # strings, which are not uses, are skipped
     start = chunk.rfind("\ndefine ") + 1
     head, brace, body = chunk[start:].partition("{\n")
     if any(match[1] for match in uses.finditer(chunk[: len(chunk) - len(body)])):

@@ -131,8 +131,8 @@ def _collect_modules(
 def _addition_numbers(modules: Mapping[bytes, _Exported]) -> dict[bytes, int]:
     """Return new addition numbers for the modules of a bundle that have numbers, because a bundle does not record their directories.
 
-    A module keeps its number if the number is greater than those of modules of later directories with the same plain names. Otherwise the
-    module gets a number one greater than the greatest of those.
+    A module keeps its number if the number is greater than the new numbers of the older modules with the same plain names, which come from
+    its own and later directories. Otherwise the module gets a number one greater than the greatest of those.
     """
     numbers: dict[bytes, int] = {}
     newest: dict[str, tuple[int, int]] = {}

@@ -167,7 +167,7 @@ def _publish_modules(store: Store, modules: list[_Module], keys: tuple[PublicKey
         flags = image_flag(module.header.image_kind)
         file.describe(*module.sizes, host.target_id(module.requirement), flags, module.header.key)
         rows.append(store.entry_of(file, _NO_STAMP, len(module.indexed)).encode())
-        entries.update(index_merge.entries_of(module.indexed, module.module_id, module.order))
+        entries.update(index_merge.encode_entries(module.indexed, module.module_id, module.order))
         requirements.update([requirement for _, _, requirement in module.indexed])
     greatest = max([module.order.number for module in modules], default=0)
     index_merge.publish_segment(store.index, sorted(entries), sorted(rows), requirements, greatest)

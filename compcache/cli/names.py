@@ -115,7 +115,7 @@ def groups_among(cache: Cache, names: Iterable[str]) -> dict[str, GroupSummary]:
 
 
 def short_name(func_name: str) -> str:
-    """Return a name for output: on a terminal, a content name is its label and first digits. Commands accept the short form."""
+    """Return a name for output. On a terminal, a content name is cut after the first digits of its digest; commands accept the cut name."""
     label, identity = split_name(func_name)
     return f"{label}-{identity}" if identity and is_terminal() else func_name
 

@@ -220,7 +220,7 @@ def invalid_error(reason: str) -> GlobalValidationError:
 
 def misfit_error(value_text: str, storage: Storage) -> GlobalValidationError:
     """Return the exception for a value that does not fit its storage. `value_text` describes the value."""
-    return invalid_error(f"{value_text} does not fit the variable's storage ({storage})")
+    return invalid_error(f"{value_text} does not fit the variable's storage ({storage}): give another value, or change the variable's type")
 
 
 def pack_integer(value: int, storage: Storage) -> bytes:

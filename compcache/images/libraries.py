@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.errors import FormatError, LibraryError
 from compcache.images.archives import Archive, is_archive, open_archive
 from compcache.images.elf.reading import dynamic_defined, needed_libraries
-from compcache.images.platform_symbols import absolute_path, library_path
+from compcache.images.platform_symbols import absolute_library_path, library_path
 from compcache.interrupts import reraise_interrupt, suppress
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def _mapped_libraries() -> list[str]:
 
 def unusual_directories(paths: Iterable[str]) -> tuple[str, ...]:
     """Return the directories of the libraries at `paths` that the dynamic linker does not search by default."""
-    directories = dict.fromkeys([os.path.dirname(absolute_path(path)) for path in paths])
+    directories = dict.fromkeys([os.path.dirname(absolute_library_path(path)) for path in paths])
     return tuple([directory for directory in directories if not _is_system_directory(directory)])
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 __all__ = [
-    "ALWAYS_THERE", "absolute_path", "address_of", "all_paths", "in_process", "is_defined", "is_platform_symbol", "library_path",
+    "ALWAYS_THERE", "absolute_library_path", "address_of", "all_paths", "in_process", "is_defined", "is_platform_symbol", "library_path",
     "needed_libc", "only_version", "platform_library", "platform_path", "platform_paths", "versioned_name",
 ]  # fmt: skip
 
@@ -144,10 +144,10 @@ def library_path(library: ctypes.CDLL) -> str | None:
     ask = getattr(_open_process(), "dlinfo", None)
     if ask is None or ask(ctypes.c_void_p(library._handle), _LINK_MAP, ctypes.byref(link_map)):
         return None
-    return absolute_path(os.fsdecode(link_map[1]))  # it is relative if LD_LIBRARY_PATH is
+    return absolute_library_path(os.fsdecode(link_map[1]))  # it is relative if LD_LIBRARY_PATH is
 
 
-def absolute_path(path: str) -> str:
+def absolute_library_path(path: str) -> str:
     """Return the absolute form of a file's path. A symbolic link before ``..`` is followed, as the dynamic linker does."""
     directory, name = os.path.split(path)
     absolute, real = os.path.abspath(directory), os.path.realpath(directory)

@@ -424,7 +424,7 @@ class _Population:
 
 def matcher(patterns: str | Iterable[str]) -> Callable[[str], object]:
     """Return a function that returns a true value for names that match one of these shell patterns. Without patterns, no name matches."""
-    texts = [translate(pattern) for pattern in patterns]
+    texts = [translate(pattern) for pattern in ((patterns,) if isinstance(patterns, str) else patterns)]
     return re.compile("|".join(texts)).match if texts else lambda _: None
 
 

@@ -54,8 +54,8 @@ def build_source(session: Session, source: ModuleSource, *, alone: bool = False,
 def add(session: Session, source: ModuleSource, *, alone: bool = False, for_others: bool = False, seconds: float = 0.0) -> tuple[str, ...]:
     """Compile and publish a module. Return the module_ids for all its targets, beginning with this host.
 
-    With `for_others`, there is no warning if the module has no callable functions. See `build_source` for the other arguments, and
-    `Cache.add_module` for the exceptions.
+    With `alone`, there are no warnings about the module's functions; with `for_others`, there is none if no function can be called. See
+    `build_source` for the other arguments, and `Cache.add_module` for the exceptions.
     """
     built = build_source(session, source, alone=alone, seconds=seconds)
     look_ups = None

@@ -135,7 +135,7 @@ def warn_about_repeated(modules: Iterable[BuiltModule]) -> None:
 
 
 def warn_about_hidden(built: BuiltModule) -> None:
-    """Warn if a module that is added alone has only hidden functions, which cannot be called."""
+    """Warn if an added module has only hidden functions, which cannot be called."""
     if built.signatures and all(text.startswith(f"{LINK_ONLY}hidden function") for text in built.signatures):
         names = [name for name, *_ in built.functions]
         warn(

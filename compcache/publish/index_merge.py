@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     MergePacks = Callable[[Store, list[Segment]], Container[bytes]]
 
 __all__ = [
-    "ALL_LEVELS", "FANOUT", "LARGE_LEVELS", "SMALL_LEVELS", "add_all", "encode_function_entry", "encode_requirements",
-    "encode_segment", "entries_of", "full_level", "greatest_number", "keep_newest", "merge",
+    "ALL_LEVELS", "FANOUT", "LARGE_LEVELS", "SMALL_LEVELS", "add_all", "encode_entries", "encode_function_entry", "encode_requirements",
+    "encode_segment", "full_level", "greatest_number", "keep_newest", "merge",
     "merge_additions", "merge_all", "newest_additions", "publish_addition", "publish_segment", "remove_damaged", "replace_segments",
     "segment_level", "segments_to_merge",
 ]  # fmt: skip
@@ -141,7 +141,7 @@ def add_all(index: Index, additions: Iterable[tuple[Sequence[tuple[str, int, str
     modules = []
     greatest = 0
     for functions, module, order in additions:
-        entries.update(entries_of(functions, module.module_id, order))
+        entries.update(encode_entries(functions, module.module_id, order))
         requirements.update([requirement for _, _, requirement in functions])
         modules.append(module.encode())
         greatest = max(greatest, order.number)
@@ -164,7 +164,7 @@ def publish_addition(
     index.add(name, content, writer(status))
 
 
-def entries_of(indexed: Sequence[tuple[str, int, str]], module_id: bytes, order: Order) -> list[bytes]:
+def encode_entries(indexed: Sequence[tuple[str, int, str]], module_id: bytes, order: Order) -> list[bytes]:
     """Encode the function entries of a module, given as (name, record offset, requirement), with the number and contents in `order`."""
     return [
         encode_function_entry(name, module_id, offset, requirement, order.number, order.content(position))

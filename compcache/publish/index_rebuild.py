@@ -233,7 +233,7 @@ class IndexedModules:
         indexed, entry, order, row, size = module
         self.modules[module_id] = entry
         self.rows.append((row, size))
-        self._functions.update(index_merge.entries_of(indexed, module_id, order))
+        self._functions.update(index_merge.encode_entries(indexed, module_id, order))
         self._requirements.update([needs for _, _, needs in indexed])
         self.greatest = max(self.greatest, order.number)
 

@@ -254,13 +254,13 @@ def decode_rows(parts: Iterable[tuple[bytes, Platform, memoryview | bytes]]) -> 
 
 
 def _check_rows(rows: list[Row]) -> list[Row]:
-    """Check the types of all fields, and return the rows.
+    """Check the types, lengths and ranges of all fields, and return the rows.
 
     Columns are checked instead of rows, because there can be a hundred thousand rows. A file's checksum cannot replace this check, because
     it only shows that the file is unchanged.
 
     Raises:
-        ValueError, TypeError, OverflowError: a field has the wrong type or length.
+        ValueError, TypeError, OverflowError: a field has the wrong type, length or range.
     """
     if not rows:
         return rows

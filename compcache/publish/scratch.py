@@ -16,7 +16,7 @@ _IN_MEMORY = 1 << 20
 
 
 class Scratch:
-    """An append-only sequence of bytes. `size` is the number of bytes written.
+    """An append-only sequence of bytes. `size` is the number of bytes written. Everything raises `OSError` if the temporary file fails.
 
     Args:
         parts: the first bytes.
@@ -32,7 +32,7 @@ class Scratch:
             self.write(part)
 
     def write(self, data: bytes) -> None:
-        """Append bytes. Raise `OSError` if the temporary file cannot be written."""
+        """Append bytes."""
         self.size += len(data)
         self._data += data
         if len(self._data) > _IN_MEMORY:
@@ -62,7 +62,7 @@ class Scratch:
             yield self.read(offset, _CHUNK)
 
     def pieces(self, width: int) -> Iterator[bytes]:
-        """Yield the content in pieces of `width` bytes."""
+        """Yield the content in pieces of `width` bytes; the last piece may be shorter."""
         step = _CHUNK // width * width
         for start in range(0, self.size, step):
             data = self.read(start, step)

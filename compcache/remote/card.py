@@ -175,7 +175,7 @@ def encode_pack(items: Iterable[PackedFunction]) -> bytes:
 def decode_pack(data: bytes) -> dict[str, PackedFunction]:
     """Decode a pack and return its functions by name.
 
-    Raise `FormatError` if the bytes are no pack of a known version, are damaged, are too large, or this Python cannot decompress them.
+    Raise `FormatError` if the bytes are not a pack of a known version, are damaged, are too large, or this Python cannot decompress them.
     """
     is_xz = data.startswith(_PACK_MAGICS["xz"])
     packed = checked_content(data, _PACK_MAGICS["xz" if is_xz else "zlib"], "the pack")

@@ -573,7 +573,7 @@ def _platform_part(manifest: WholeManifest) -> str:
 
 
 def _label_or_name(name: str) -> str:
-    """Return the label of a content name; the name itself if it is no content name."""
+    """Return the label of a content name; the name itself if it is not a content name."""
     return label_of(name) or name
 
 

@@ -91,8 +91,8 @@ def limit_setting(variable: str, read: Callable[[str], _T], root: str) -> _T | N
 
     The limit comes from the environment, a configuration file, or the ``pyproject.toml`` of the project that contains the directory `root`.
 
-    Raise `SettingError` if `read` raised a `ValueError`; the message names the variable or the file. Raise `StorageError` if the project's
-    file cannot be read at the moment.
+    Raise `SettingError` if `read` raised a `ValueError`; the message names the variable, or the file and the key. Raise `StorageError`
+    if the project's file cannot be read at the moment.
     """
     if setting(variable):
         return from_environment(variable, read)
@@ -102,7 +102,7 @@ def limit_setting(variable: str, read: Callable[[str], _T], root: str) -> _T | N
         return read(text) if text else None
     except ValueError as error:
         reraise_interrupt(error)
-        raise SettingError(f"{path}: [tool.compcache]: {error}", variable) from error
+        raise SettingError(f"{path}: [tool.compcache] {variable.removeprefix('COMPCACHE_').lower()}: {error}", variable) from error
 
 
 def effective_limit(max_size: int | None, root: str) -> int | None:

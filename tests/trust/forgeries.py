@@ -154,7 +154,7 @@ def _entries(victim: Victim, root: Path) -> tuple[list[ModuleEntry], set[bytes],
                         if entry.mac >= b"\xff" or not any(entry.mac):
                             break
                 modules.append(entry)
-            functions |= set(index_merge.entries_of(indexed, module_id, Order(GREATEST_NUMBER)))
+            functions |= set(index_merge.encode_entries(indexed, module_id, Order(GREATEST_NUMBER)))
             texts |= {needs for _, _, needs in indexed}
     return modules, functions, texts
 

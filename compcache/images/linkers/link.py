@@ -17,7 +17,7 @@ from compcache.images.archives import is_archive
 from compcache.images.elf.parts import is_elf
 from compcache.images.elf.patching import hide_symbols
 from compcache.images.linkers.find import CHOICES
-from compcache.images.platform_symbols import absolute_path
+from compcache.images.platform_symbols import absolute_library_path
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.processes.scratch import scratch_directory
 
@@ -110,7 +110,7 @@ def link_shared(
     options = [*_linker_flags(linker), *(("-soname", soname) if soname else ())]
     for path in run_paths:
         options += ["-rpath", path]
-    return _link_in_directory(_Link(linker, objects, tuple(options), tuple(map(absolute_path, libraries)), timeout))
+    return _link_in_directory(_Link(linker, objects, tuple(options), tuple(map(absolute_library_path, libraries)), timeout))
 
 
 def _linker_flags(linker: Linker) -> tuple[str, ...]:

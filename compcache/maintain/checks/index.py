@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from compcache.maintain.checks.state import CheckState
     from compcache.store import Store
 
-__all__ = ["check_index", "encode_entry"]
+__all__ = ["check_index", "entry_start"]
 
 _NUMBER = slice(KEY_SIZE + DIGEST_SIZE + 4, KEY_SIZE + DIGEST_SIZE + 4 + NUMBER_SIZE)
 #: The maximum number of entries of the index in memory at a time.
@@ -48,7 +48,7 @@ def check_index(state: CheckState) -> tuple[int, dict[str, int]]:
     for module_id, entry in state.slices.lists.all_entries():
         if entry is not None:
             kind, name, offset, *_ = entry
-            state.indexed.add(encode_entry(index_name(kind, name), module_id, offset))
+            state.indexed.add(entry_start(index_name(kind, name), module_id, offset))
     required = (entry for entry, _ in state.indexed if state.is_present(entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE]))
     missing, stale, checked = _Differences(state), _Differences(state), 0
     for entries, expected in _read_ranges(state, segments, required):
@@ -161,7 +161,7 @@ def _record_damage(store: Store, segments: list[Segment], segment: Segment) -> I
         segments.remove(segment)
 
 
-def encode_entry(name: str, module_id: bytes, offset: int) -> bytes:
+def entry_start(name: str, module_id: bytes, offset: int) -> bytes:
     """Return the start of the index entry of a function or an entry of data: without the number and the requirement."""
     return name_key(name) + module_id + offset.to_bytes(4, "little")
 

@@ -14,7 +14,7 @@ from compcache.formats.manifest_writer import iterate_frames
 from compcache.formats.records import decode_global, decode_module
 from compcache.images.kinds import Table, check_image
 from compcache.interrupts import reraise_interrupt, suppress
-from compcache.maintain.checks.index import encode_entry
+from compcache.maintain.checks.index import entry_start
 from compcache.maintain.checks.references import link_types
 from compcache.publish.module_lists import IMPORTS, REALIZES, SortedItems, relation_key
 from compcache.publish.module_reader import ModuleSections
@@ -57,7 +57,7 @@ def _record_content(state: CheckState, row: Row, status: os.stat_result) -> None
         for name in names:
             state.names.add(relation_key(name, relation, row.module_id))
     for name, offset in row.indexed():
-        state.indexed.add(encode_entry(name, row.module_id, offset))
+        state.indexed.add(entry_start(name, row.module_id, offset))
     state.stamps.write(row.module_id + Stamp.packed(status))
 
 

@@ -377,5 +377,5 @@ def _find_element_type(argument: Any) -> str:
     if kind in (bool, int, float, complex):
         return scalar_name(numpy.asarray(argument).dtype)
     raise NotLazy(
-        f"an argument has the type {kind.__module__}.{kind.__qualname__}, for which compcache needs Numba: pass (arrays of) numbers"
+        f"an argument has the type {kind.__module__}.{kind.__qualname__}, for which compcache needs Numba: pass numbers or arrays of these"
     )

@@ -26,7 +26,7 @@ def link_recursive_callees(library: Any) -> Any:
 
     The result is the library's own module, or a copy in which callees that inlining has removed are linked again.
 
-    Raise `MissingCallee` if no library of this process defines one of the callees, or more than `_MAX_CALLEES` callees were removed.
+    Raise `MissingCallee` if no library of this process defines one of the callees, or `_MAX_CALLEES` callees or more were removed.
     """
     module = library._final_module
     for _ in range(_MAX_CALLEES):
@@ -40,7 +40,7 @@ def link_recursive_callees(library: Any) -> Any:
         definition = _find_defining_module(missing).clone()
         definition.get_function(missing).linkage = "weak_odr"  # linkonce would be removed, because no code refers to it by name
         module.link_in(definition)
-    raise MissingCallee(f"the function has more than {_MAX_CALLEES} recursive callees: split the function")
+    raise MissingCallee(f"the function has {_MAX_CALLEES} recursive callees or more: split the function")
 
 
 def _find_defining_module(name: str) -> Any:

@@ -54,7 +54,9 @@ def learn_numpy(*, is_needed: bool = False) -> None:
 
 
 def type_text_of_value(value: Any, omitted: object, functions: list[Any]) -> str:
-    """Return the text of an argument's type, in Numba's notation. The object `omitted` marks an omitted argument.
+    """Return the text of an argument's type. The object `omitted` marks an omitted argument.
+
+    The text of a number or an array is in Numba's notation.
 
     Jitted functions are appended to the list `functions`, because each of them has its own type.
 

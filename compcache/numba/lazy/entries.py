@@ -186,9 +186,10 @@ def find_fields(cache: Cache, name: str, shape: str) -> Any:
 def load_entry(cache: Cache, record: Record) -> LoadedCode | None:
     """Map the code of a record until the process ends, and create its environments.
 
-    Return the code, or None if the entry does not exist or is not valid in this process.
+    Return the code, or None if the entry does not exist, cannot be loaded or is not valid in this process.
 
-    Raise `NotLazy` if the stored constants are not a list. Code that unpickles a constant may raise any exception.
+    Raise `NotLazy` if the stored constants are not a list. Code that unpickles a constant may raise any exception. See `frontend.find` for
+    the `ValueError`.
     """
     request = Request(record.lines, implementations=record.implementations)
     try:

@@ -53,9 +53,9 @@ def settings_and_packages(open_cache: Callable[[], Cache | None] | None = None) 
 
 
 def _find_packages(open_cache: Callable[[], Cache | None] | None) -> tuple[str, bool]:
-    """Return the first two results of `find_packages`, from a note in the cache if `open_cache` returns one.
+    """Return the text that identifies the packages, and whether there are extensions; from a note if `open_cache` returns a cache.
 
-    Raise `NotLazy` if a package cannot be identified.
+    See `find_packages` for the exception.
     """
     cache = open_cache() if open_cache is not None else None
     return find_packages()[:2] if cache is None else _read_or_note_packages(cache)
@@ -123,9 +123,9 @@ _KIND = "packages"
 
 
 def _read_or_note_packages(cache: Cache) -> tuple[str, bool]:
-    """Return the first two results of `find_packages`, from a valid note. Otherwise examine the packages, and store a note.
+    """Return the results of `_find_packages` from a valid note. Otherwise examine the packages, and store a note.
 
-    Raise `NotLazy` if a package cannot be identified.
+    See `find_packages` for the exception.
     """
     import_path = list(dict.fromkeys(sys.path))
     if not all(type(directory) is str for directory in import_path):

@@ -64,6 +64,6 @@ def record_copy(function: Any, copy: Any) -> None:
 
 
 def copied_from(value: Any) -> Any:
-    """Return the function that an object is a copy of, or the object itself if it is no recorded copy."""
+    """Return the function that an object is a copy of, or the object itself if it is not a recorded copy."""
     row = _copies.get(id(value))
     return value if row is None else row[1]

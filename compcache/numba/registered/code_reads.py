@@ -168,10 +168,10 @@ _RETURNED, _ESCAPES = -1, -2
 
 
 def is_part_of_hash(code: CodeType, value: Any) -> bool:
-    """Return whether a value is `hash` or `id`, and the code that reads it is a method `__hash__`.
+    """Return whether a value is `hash` or `id`, and the code that reads it is named `__hash__`.
 
-    Sets and dictionaries call such a method, and only the order of a set shows its result. Code that names `hash` or `__hash__` in another
-    place is refused.
+    Callers accept such a read: sets and dictionaries call the method, and only the order of a set shows what it returns. They refuse other
+    code that names `hash` or `__hash__`, so nothing else calls the method.
     """
     return code.co_name == HASH_METHOD and (value is hash or value is id)
 

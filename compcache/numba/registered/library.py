@@ -53,7 +53,7 @@ def is_found_by_name(value: Any) -> bool:
 
 
 def module_name_of(value: Any) -> str | None:
-    """Return the name of the module of an object, or of the object to which a method belongs; None if it is unknown."""
+    """Return the name of an object's module, or None if it is unknown. If the object names no module, its `__self__` determines it."""
     module = getattr(value, "__module__", None)
     owner = getattr(value, "__self__", None)
     if module is None and owner is not None:

@@ -85,7 +85,7 @@ class Requests:
         """
 
         async def try_once(on_response: Callable[[], None]) -> bytes | None:
-            """Send the request once, and update the estimates if the store answers."""
+            """Send the request once, and return the object or None. Update the estimates if the store answers."""
             require()
             started = loop_time()
             data = await self._backend.get(key, max_size, on_response)
@@ -101,9 +101,9 @@ class Requests:
     async def save(self, key: str, max_size: int, path: str, *, seconds: float, patience: float, require: Callable[[], None]) -> int | None:
         """Write an object to the file `path`, part by part. Return its size in bytes, or None if the object does not exist or is empty.
 
-        See `get` for the other arguments.
+        See `get` for the other arguments and for other exceptions.
 
-        Raise `TooLargeError` if the object has more than `max_size` bytes.
+        Raise `TooLargeError` if the object has more than `max_size` bytes, or `OSError` if the file cannot be written.
         """
 
         async def write_parts(_: Callable[[], None]) -> int | None:

@@ -255,11 +255,11 @@ class Helper:
             return ""
 
     async def _note_card(self, platform_part: str, shelf: str, card: Card, writes: Sequence[int]) -> None:
-        """Add a card to the cards of its function, in each store at the positions `writes`."""
+        """Add a card to the cards of its function, in the stores at the positions `writes`, as `Chain.store_in_each` does."""
         await self._chain.store_in_each(writes, lambda tier: tier.uploads.put_card(card_key(platform_part, card.name), shelf, card))
 
     async def _put_pack(self, key: str, data: bytes, writes: Sequence[int]) -> None:
-        """Store a pack in each store at the positions `writes`."""
+        """Store a pack in the stores at the positions `writes`, as `Chain.store_in_each` does."""
 
         async def put(tier: Tier) -> None:
             """Store the pack in one store, and count it."""

@@ -276,7 +276,7 @@ class Chain:
         """Call `store` for each of these stores whose uploads are not paused.
 
         Raises:
-            Exception: the first error, if every store fails.
+            Exception: the first error, if every store fails and no uploads are paused.
         """
         errors = []
         for position in writes:

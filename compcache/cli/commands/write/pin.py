@@ -27,7 +27,7 @@ __all__ = ["command", "unpin"]
 def command(session: Session, names: tuple[str, ...], as_json: bool) -> None:
     """Protect functions and their dependencies from pruning; without NAME, list the pinned functions.
 
-    A function may be pinned before it is cached.
+    NAME is a function, a label, a group or a glob. A function may be pinned before it is cached.
     """
     if names:
         with session.open_or_create() as cache:
@@ -48,7 +48,7 @@ def command(session: Session, names: tuple[str, ...], as_json: bool) -> None:
 @json_option
 @pass_session
 def unpin(session: Session, names: tuple[str, ...], as_json: bool) -> int:
-    """Allow the pruning of functions again. Exit status 1 if a NAME was not pinned."""
+    """Allow the pruning of functions again. NAME is a pinned function, a label or a glob. Exit status 1 if a NAME was not pinned."""
     with session.open_existing() as cache:
         missing = [name for name in _matching_pins(cache, names) if not cache.unpin(name)]
         pinned = cache.pinned()
