@@ -168,7 +168,7 @@ def _checked_flags(flags: Iterable[str] | None, language: str) -> tuple[str, ...
     words = tuple(flags.split() if isinstance(flags, str) else flags)
     for flag in words:
         if not isinstance(flag, str) or "\0" in flag:
-            raise CompileError(f"the flags of a compiler must be strings without null characters, not {flag!r}")
+            raise CompileError(f"the flags of a compiler must be strings without NUL, not {flag!r}")
     pieces = [piece for word in words for piece in (word.split(",") if word.startswith("-Wp,") else (word,))]
     output_flag = next((flag for flag in pieces if flag in _OTHER_OUTPUT or (language == "rust" and flag.startswith("--emit"))), None)
     if output_flag is not None:

@@ -160,7 +160,7 @@ def load_exception_classes(text: str) -> str:
         names = dict.fromkeys(_EXCEPTION.findall(line))
         if not line.startswith("\n ") or " = phi " in line:  # LLVM indents instructions
             user = "a phi instruction" if line.startswith("\n ") else "a constant"
-            raise CannotLink(f"the code uses the exception class {next(iter(names))} in {user}, where no instruction can load it")
+            raise CannotLink(f"the code uses the exception class {next(iter(names))} in {user}, but only other instructions can load it")
         for name in names:
             value = f"%compcache.exception.{next(numbers)}"
             loads += f"\n  {value} = load ptr, ptr @{name}, align 8"
