@@ -48,7 +48,7 @@ class CompcacheError(Exception):
 
 
 def _rebuild(cls: type[CompcacheError], args: tuple[Any, ...], fields: dict[str, Any]) -> CompcacheError:
-    """Return an unpickled error. The fields are restored directly, because an error's constructor may require other arguments."""
+    """Return an unpickled error. `args` has only the message, so the fields are set directly."""
     error = cls(*args)
     error.__dict__.update(fields)
     return error

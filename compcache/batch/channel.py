@@ -128,7 +128,7 @@ class Channel:
         """Wait for a message and return it.
 
         Raises:
-            EOFError: the other end is closed.
+            EOFError, ConnectionError: the other end is closed.
             ChannelError: a message is damaged, or a job has closed or replaced the descriptor.
         """
         while not self._received:

@@ -176,7 +176,7 @@ def _label_in_reports(number: int, job: Job, functions: tuple[str, ...]) -> str:
 
 
 def _import_reference(reference: str) -> Any:
-    """Return the object that ``package.module:attribute`` names. Raise `ValueError` for another form, or the errors of the import."""
+    """Return the object that ``package.module:attribute`` names. Raise `ValueError` for another form, or the errors of importing it."""
     from importlib import import_module
 
     module, colon, attribute = reference.partition(":")

@@ -94,7 +94,7 @@ class _Worker:
     def assign(self, job: PreparedJob, payload: bytes, timeout: float | None) -> bool:
         """Send a job to the worker; return False if the worker has already ended. The output of the previous job is discarded.
 
-        The deadline, `timeout` seconds (None: no deadline), starts now. `payload` is the pickled job.
+        The time limit, `timeout` seconds (None: no limit), starts when the worker is ready. `payload` is the pickled job.
 
         Raise `ChannelError` if the descriptor of the channel was closed or replaced.
         """
@@ -137,7 +137,7 @@ class _Worker:
     def _wait_after_hang_up(self) -> bool:
         """Return whether a worker with a closed channel has ended, or has passed its deadline.
 
-        A job that closes descriptors may still finish its work. Hence the first call sets a deadline for the worker, and waits 0.2 seconds.
+        A job that closes descriptors may still finish its work. Hence the first call sets a deadline, and waits at most 0.2 seconds.
         """
         if not self._is_cut_off:
             self._is_cut_off = True
@@ -376,7 +376,7 @@ def _signal_name(number: int) -> str | None:
 
 
 def _main_module() -> MainModule:
-    """Return the parent's main module: by name if it was started with ``python -m``, otherwise by its path, if it has a file."""
+    """Return this process's main module: by name if it was started with ``python -m``, otherwise by its path, if it has a file."""
     main: Any = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     if spec is not None and spec.name:

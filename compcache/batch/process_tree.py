@@ -85,7 +85,7 @@ def processes_with_marks(marks: Iterable[str]) -> list[Process]:
 
 
 def end_processes(processes: Iterable[Process]) -> None:
-    """Wait 0.3 seconds for the end of processes, kill those that still run, and wait at most 10 seconds. Errors of killing are ignored."""
+    """Wait at most 0.3 seconds for the end of processes, kill the others, and wait at most 10 seconds. Errors of killing are ignored."""
     remaining = _wait_for_ends(processes, _GRACE)
     for process in remaining:
         with suppress(OSError):

@@ -192,7 +192,7 @@ class _Batch:
         """Run the jobs in a pool and record them. Repeat jobs whose workers died, and jobs that lack functions of other jobs."""
 
         def run_once(jobs: list[PreparedJob]) -> _Ended:
-            """Run the jobs, then each job whose process died again, alone. Return the jobs whose imports no job has compiled yet."""
+            """Run the jobs, then each job that died or timed out once more, alone. Return the jobs whose imports are not compiled yet."""
             died, unsatisfied = self.record_final(pool.run(jobs), unrecorded=("died", "timeout"))
             for job, _ in died:
                 for _, outcome in self._ended_jobs(pool.run_alone(job)):

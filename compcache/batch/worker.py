@@ -100,7 +100,7 @@ def _flush_streams() -> None:
 
 
 def _watch_parent(descriptor: int) -> None:
-    """When the parent closes the socket, end this process a second later, even in a job, and kill its descendants after another."""
+    """When the parent closes the socket, end this process a second later, even in a job, and kill its descendants one more second later."""
     hang_up = select.POLLHUP | getattr(select, "POLLRDHUP", 0)
     poller = select.poll()
     poller.register(descriptor, hang_up)

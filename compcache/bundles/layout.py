@@ -115,7 +115,7 @@ def open_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
         with file or open(path, "rb", opener=_open_regular_file) as opened, _open_archive(opened, path) as archive:
             names = archive.namelist()
             if LISTING not in names:
-                raise FormatError(f"{path} is not a compcache bundle of a known version: it has no member {LISTING}")
+                raise FormatError(f"{path} is not a compcache bundle of a known version: it has no member {LISTING}; update compcache")
             member_names = [name for name in names if MODULE_MEMBER.fullmatch(name) or SIGNATURE_MEMBER.fullmatch(name)]
             _require_valid_members(path, [archive.getinfo(name) for name in member_names], os.fstat(opened.fileno()).st_size)
             yield Bundle(archive, dict.fromkeys(member_names))

@@ -109,7 +109,8 @@ class Sharing(Questions):
             names: the functions, by their names or identities.
 
         Returns:
-            For each function, in the order of `names`, whether the cache or the store has code that this host can use.
+            For each function, in the order of `names`, whether the cache or the store has code that this host can use. A function for
+            which the store does not answer counts as missing.
         """
         func_names = func_names_of(names)
         cached = {name: self.has(name) for name in func_names}
@@ -127,7 +128,7 @@ class Sharing(Questions):
             plain: also fetch functions with plain names.
 
         Returns:
-            The func_names of the fetched functions. The result is empty without a remote store.
+            The func_names of the fetched functions. Functions that the store lacks, or does not answer for, are left out.
         """
         remote = self._session().remote()
         absent = [name for name in func_names_of(names) if not self.has(name)]

@@ -378,7 +378,7 @@ class Index:
     def find(self, key: bytes, fallbacks: list[tuple[int, tuple[bytes, int]]] | None = None) -> Iterator[tuple[bytes, int]]:
         """Yield the (module_id, record offset) of every realization of a content name, without duplicates, the best first.
 
-        Segments are read lazily, the largest first. Code for exactly this host has the highest rank; a caller that uses it opens no others.
+        Segments are read lazily, the largest first. Code for exactly this host ranks highest: it is yielded before other segments are read.
 
         Args:
             key: the key of the function's name (`compcache.digest.name_key`).

@@ -45,7 +45,7 @@ class Judge:
         raise GlobalValidationError(reason, reason=reason)
 
     def _read_data(self, file: ModuleFile) -> bytes | None:
-        """Return the data of the realization's entry in a file; None if it is missing or not trusted. Exception: see `decode_entry`."""
+        """Return the data of the realization's entry in a file; None if it is missing or not trusted. Exceptions: see `read_record`."""
         kind, name = self._key
         if file.module_id not in self._offsets:
             self._offsets = dict(self._store.find(index_name(kind, name)))

@@ -111,7 +111,7 @@ def read_needs(loader: Loader, choice: Choice) -> None:
 
 
 def _read_globals(loader: Loader, choice: Choice, offsets: tuple[int, ...]) -> None:
-    """Add the globals in records to a choice, or the number of the function that runs constructors. Exceptions: see `decode_global`."""
+    """Add the globals in records, or the number of the function that runs constructors, to a choice. Exceptions: see `read_needs`."""
     from compcache.formats.records import decode_global
 
     for offset in offsets:

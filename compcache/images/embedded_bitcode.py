@@ -31,7 +31,7 @@ _OTHER_OBJECTS = {
 }
 _SECTIONS = (".llvm.lto", ".llvmbc")
 _HEADER = 60
-_SYMBOL_TABLES = ("/", "//", "/SYM64/", "__.SYMDEF", "__.SYMDEF SORTED", "__.SYMDEF_64")
+_TABLES = ("/", "//", "/SYM64/", "__.SYMDEF", "__.SYMDEF SORTED", "__.SYMDEF_64")
 _ADVICE = "compile with -emit-llvm, -flto or -ffat-lto-objects"
 
 
@@ -78,7 +78,7 @@ def _read_object(data: bytes) -> bytes:
 
 
 def _read_members(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield (name, content) of each archive member, except symbol tables. Raise `FormatError` if the archive is damaged or truncated."""
+    """Yield (name, content) of each archive member, except tables of symbols and names. Raise `FormatError` if the archive is damaged."""
     position = len(_ARCHIVE)
     long_names = b""
     while position < len(data):
@@ -94,7 +94,7 @@ def _read_members(data: bytes) -> Iterator[tuple[str, bytes]]:
         if name == "//":
             long_names = content
         name, content = _with_long_name(name, content, long_names)
-        if name not in _SYMBOL_TABLES:
+        if name not in _TABLES:
             yield name.removesuffix("/"), content
 
 

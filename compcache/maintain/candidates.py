@@ -138,7 +138,7 @@ class Chooser:
         """
 
         def limit_to_candidates(entry: Entry) -> Entry:
-            """Return an entry without parts outside the candidates. If its generation is fresh, it is replaced by `_FRESH`."""
+            """Return an entry whose parts omit existing modules that are not in `relevant`. `_FRESH` replaces a fresh generation."""
             if entry.parts:  # the closure's id stands for parts that are not candidates: an entry without parts is not a closure
                 parts = [part for part in entry.parts if part in relevant or not self._store.exists(part)]
                 entry = entry._replace(parts=(*parts, entry.module_id))

@@ -49,7 +49,7 @@ def compile_source(session: Session, sealed: SealedSource, names: dict[str, str]
 
 
 def _missing_functions(session: Session, units: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
-    """Return the functions of the units that are not stored completely."""
+    """Return all functions of each unit of which this host cannot use every function."""
     holds = partial(session.loader.holds, to_import=True)
     return tuple([name for unit in units if not all(map(holds, unit)) for name in unit])
 

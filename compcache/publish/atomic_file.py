@@ -170,7 +170,7 @@ class _Draft:
 
 
 def _sync_all(files: Files, descriptors: list[int]) -> None:
-    """Sync files, in parallel if threads can be started, because a journaling file system commits concurrent requests together."""
+    """Sync files, in parallel if threads start: journaling file systems commit them together. Raise `OSError` if a sync fails."""
     if len(descriptors) == 1:
         files.fsync(descriptors[0])
         return

@@ -31,7 +31,7 @@ def quarantine(store: Store, path: str, reason: str) -> IntegrityError:
     """
     link = store.files.first_link(os.path.dirname(path))
     if link is not None:
-        return reject_file(store, link, "it is a symbolic link, which is not followed")
+        return reject_file(store, link, "it is a symbolic link, which is not followed; replace it by a directory")
     message = f"{path} is damaged: {reason}"
     store.stats.refused(path, reason)
     if not store.readonly:

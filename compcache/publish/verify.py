@@ -68,7 +68,7 @@ def verify_module(store: Store, module: ModuleFile, status: os.stat_result, *, l
     if foreign and not store.stamp_key:
         raise reject_file(store, module.path, _describe_writer(status))
     if foreign and module.size > LARGEST_FOREIGN:
-        reason = f"other users can change it, and its {module.size} bytes exceed the {LARGEST_FOREIGN} bytes allowed for such a file"
+        reason = f"others can change it, and its {module.size} bytes exceed the {LARGEST_FOREIGN} bytes allowed for such a file; remove it"
         raise reject_file(store, module.path, reason)
     signed = _has_valid_mac(store, module)
     if foreign and signed:
@@ -90,7 +90,7 @@ def _describe_writer(status: os.stat_result) -> str:
     """Return a description of the users who may have written a file, for a message."""
     if writer(status) < 0:
         return f"other users can write to it (mode {stat.S_IMODE(status.st_mode):o}), and may have done so; remove it"
-    return f"it belongs to user {status.st_uid}, not to you ({os.geteuid()})"
+    return f"it belongs to user {status.st_uid}, not to you ({os.geteuid()}); remove it"
 
 
 def _has_valid_mac(store: Store, module: ModuleFile) -> bool:
@@ -110,7 +110,7 @@ def _require_trusted(store: Store, module: ModuleFile, requirement: str) -> None
         names = ", ".join(map(repr, signers(content)))
         trusted = ", ".join(repr(key.name) for key in store.trusted_keys)
         problem = f"its signatures are by {names}, and none of them is valid for a trusted key" if names else "it is not signed"
-        raise reject_file(store, module.path, f"{problem} (trusted_keys: {trusted})")
+        raise reject_file(store, module.path, f"{problem} (trusted_keys: {trusted}); publish it with one of these keys, or remove it")
 
 
 def has_own_signature(store: Store, module: ModuleFile) -> bool:

@@ -96,7 +96,7 @@ def processor_with(features: Iterable[str], platform: str, cpu: str) -> Processo
 
 
 def missing(features: str, processor: Processor) -> tuple[str, ...]:
-    """Return the features of a requirement that a processor lacks, as names, or as words if no name is known."""
+    """Return the features that a processor lacks of a requirement that it does not meet: names, or words if no name is known."""
     known_words = feature_words(platform_name().partition("-")[0])
     items = features.rpartition(";")[2].split(",")
     absent_items = [item for item in items if not processor.meets(item)]

@@ -54,7 +54,7 @@ def _draw_subtree(graph: FunctionGraph, successors: list[list[int]], root: int, 
 
 
 def label(node: GraphNode) -> str:
-    """Return the text of a node on one line: its name, its signature or kind, its problem."""
+    """Return the text of a node on one line: its name, its signature or kind (for inlined code, its module), its problem if any."""
     from compcache.cli.names import short_name
     from compcache.cli.output import printable, style
 

@@ -183,7 +183,7 @@ def _axis_unit(size: float) -> tuple[str, int]:
 
 
 def _hit_rate_chart(steps: Sequence[_Step]) -> Chart:
-    """Return the chart of the hit rate over time."""
+    """Return the chart of the hit rate over time. There must be a request."""
     requested = [step for step in steps if step.hits or step.misses]
     rates = [step.hits / (step.hits + step.misses) for step in requested]
     rated = list(zip(requested, rates, strict=True))
@@ -293,7 +293,7 @@ def _growth_chart(steps: Sequence[_Step]) -> Chart:
 
 
 def _reasons_chart(story: Story) -> Chart:
-    """Return the chart of misses by reason."""
+    """Return the chart of misses by reason. There must be a reason."""
     reasons = sorted(story.stats.miss_reasons.items(), key=lambda item: -item[1])
     (most_frequent, _), *_ = reasons
     values = [{"name": name, "value": count, "text": f"{name}: {count:,}"} for name, count in reasons]
@@ -304,7 +304,7 @@ def _reasons_chart(story: Story) -> Chart:
 
 
 def _groups_chart(key: str, title: str, groups: Sequence[Group], noun: str, head: str, *, join_last: bool = True) -> Chart:
-    """Return a chart of the sizes of groups. With `join_last`, the last of many groups share one bar."""
+    """Return a chart of the sizes of groups, at least one. With `join_last`, the last of many groups share one bar."""
     shown = list(groups)
     if join_last and len(shown) > _MOST_BARS:
         smallest = shown[_MOST_BARS - 1 :]

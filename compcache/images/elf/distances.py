@@ -123,7 +123,7 @@ def _require_tables(data: bytes) -> tuple[list[Section], int, int]:
         lacking = "symbol table" if symbol_section is None else "section names"
         raise FormatError(f"the object has no {lacking}, so the module's table of distances cannot be added")
     if len(sections) + 2 >= _MOST_SECTIONS:
-        raise FormatError(f"the object has {len(sections)} sections, so two more sections cannot be added")
+        raise FormatError(f"the object has {len(sections)} sections, but must have fewer than {_MOST_SECTIONS - 2}: divide the module")
     return sections, symbol_section, names_section
 
 

@@ -143,7 +143,7 @@ class TypeConstructor(Reference):
         object.__setattr__(self, "_make", make)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """Return a stand-in for a type, or Numba's type if Numba is imported or the expression does not follow from the arguments."""
+        """Return a stand-in for a type, or Numba's type if Numba is imported. Import Numba if no expression follows from the arguments."""
         make = object.__getattribute__(self, "_make")
         try:
             stand_in = None if has_numba() else make(*args, **keywords)

@@ -217,7 +217,7 @@ class _Registration(Reference):
         object.__setattr__(self, "_can_wait", can_wait)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """Call Numba's function. If `can_wait` allows it, delay this until Numba is imported, and return a single argument, or None."""
+        """Call Numba's function. If `can_wait` allows it, delay the call until Numba is imported, and return the only argument, or None."""
         if has_numba() or stand_in_of() is None or keywords or not object.__getattribute__(self, "_can_wait")(*args):
             return super().__call__(*args, **keywords)
         own_args = [list(value) if type(value) is list else value for value in args]

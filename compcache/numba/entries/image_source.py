@@ -161,7 +161,7 @@ def load_exception_classes(text: str) -> str:
         values = {name: f"%compcache.exception.{next(numbers)}" for name in dict.fromkeys(filter(None, _EXCEPTION.findall(line)))}
         if values and (not line.startswith("\n ") or " = phi " in line):  # LLVM indents instructions
             user = "a phi instruction" if line.startswith("\n ") else "a constant"
-            raise CannotLink(f"the code uses the exception class {next(iter(values))} in {user}, where no instruction can load it")
+            raise CannotLink(f"the code uses the exception class {next(iter(values))} in {user}, but only other instructions can load it")
         loads = "".join([f"\n  {value} = load ptr, ptr @{name}, align 8" for name, value in values.items()])
         return loads + _EXCEPTION.sub(lambda user: values.get(user[1], user[0]), line)
 

@@ -62,14 +62,14 @@ def feed_function(walk: Walk, function: Any, where: str) -> None:
         walk.feed_token("kw", key)
         _feed_read_value(walk, value, f"the default of {key!r} of {name}")
     _feed_cells(walk, function, name)
-    if walk.mode == RUN and (function.__dict__ or _annotates(function) or function.__doc__ not in (None, *code.co_consts)):
+    if walk.mode == RUN and (function.__dict__ or _has_annotations(function) or function.__doc__ not in (None, *code.co_consts)):
         walk.reach().refer_to_owner(walk, function, name)
     if where:
         walk.reads.setdefault(where, name)
 
 
-def _annotates(function: python_types.FunctionType) -> bool:
-    """Return whether a function has annotations, without evaluating them."""
+def _has_annotations(function: python_types.FunctionType) -> bool:
+    """Return whether a function has annotations, without evaluating them. On Python 3.14, assigned annotations do not count."""
     if sys.version_info >= (3, 14):
         return getattr(function, "__annotate__", None) is not None
     return bool(function.__annotations__)
@@ -86,7 +86,7 @@ def _is_made_by_reviewed_function(function: Any) -> bool:
 
 
 def _feed_cells(walk: Walk, function: Any, name: str) -> None:
-    """Feed the closure cells of a function without `DIFFERING_VALUES`. A function in a cell of running library code counts as compiled."""
+    """Feed the closure cells of a function, except `DIFFERING_VALUES`. A function in a cell of running library code counts as compiled."""
     attributes = _all_attributes(function.__code__)
     compiles = walk.mode == RUN and is_made_by_library(function)  # such as Numba's closure around a user's function
     for variable, value in cells_of(function):

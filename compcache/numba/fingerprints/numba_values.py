@@ -244,7 +244,7 @@ def is_plain_type(value: Any) -> bool:
 
 
 def _feed_type(walk: Walk, value: Any, where: str) -> None:
-    """Feed a type by its structure, because a name may fit several types. For example, the name of a namedtuple's type lacks the fields."""
+    """Feed a type: by its text if it is plain, otherwise by its structure. The text of a namedtuple's type, for example, lacks fields."""
     kind = type(value)
     walk.feed_token("type", kind.__module__, kind.__qualname__)
     if is_plain_type(value):

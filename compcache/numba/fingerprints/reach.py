@@ -185,7 +185,7 @@ class Reach:
         return bool(members)
 
     def _names_of(self, owner: Any, names: list[str], *, is_new: bool) -> list[str]:
-        """Return those of the names that an owner may have, or all its names if they contain `__dict__`; of a new one, implicit names, too.
+        """Return those of the names that an owner may have, or all its names if they contain `__dict__`; also implicit names of a new one.
 
         If code matches classes, record the names in `__match_args__` of a new owner.
         """

@@ -114,7 +114,7 @@ class Walk:
         self.mode = COMPILED
         self.compiled: Any = None  # the current function
         self.is_overload = False  # whether only the compiler calls the current function, and compiles the function that it returns
-        self.function_has_object_mode = False  # whether this is true of the current function
+        self.function_has_object_mode = False  # whether the current function has such blocks
         self.defines_by_text = False  # whether the files of its package identify the current function, because it executes text
         self._numbers: dict[tuple[int, str, bool], int] = {}
         self._alive: list[object] = []  # references, so that no id is reused

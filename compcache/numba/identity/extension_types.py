@@ -36,7 +36,9 @@ def name_of_type(cls: type) -> str:
 
 
 def content_of_type(name: str) -> str | None:
-    """Return the digest of all that is registered for the class of Numba types with this name, or None if there is no such class.
+    """Return the content of all that is registered for the class of Numba types with this name, or None if there is no such class.
+
+    The content is the digest of all values; if these are too many, or one has no identity, "files " and the digest of the package's files.
 
     Raise `Unidentifiable` if a value has no identity by content, and the class belongs to no package with files; if this process has
     compiled a function that the registered functions use, from other values; or if several classes have the name.

@@ -71,7 +71,7 @@ def record_results(results: Iterable[Result]) -> None:
 
 
 def former_result(function: Any, arguments: str) -> Dependency | None:
-    """Return an implementation with the content that it had when it ran for these types, or None if no loaded code has a result for them.
+    """Return an implementation with the content that it had when it ran for these types, or None if no content or several are recorded.
 
     `arguments` is a digest from `digest_arguments`.
     """

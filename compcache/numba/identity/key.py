@@ -95,7 +95,7 @@ def _parts_of(item: Any) -> tuple[FunctionPart, ...]:
 def references_in(args: Iterable[Any]) -> tuple[ref[Any], ...]:
     """Return weak references to the objects of the program in these types: dispatchers (`owner_of`) and classes.
 
-    The dispatcher of its ``__init__`` stands for a jitclass.
+    A jitclass is represented by the dispatcher of its ``__init__``.
     """
     items = [item.jit_methods["__init__"] if isinstance(item, types.ClassType) else item for item in _distinguishing_objects(args)]
     return tuple([hashed_reference(item if isinstance(item, type) else owner_of(item)) for item in items])

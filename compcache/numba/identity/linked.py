@@ -131,7 +131,7 @@ def encode_linked(overloads: Iterable[LinkedOverload], used: Iterable[tuple[str,
 
 
 def decode_linked(description: Description, functions: Functions) -> frozenset[LinkedOverload]:
-    """Return the overloads in the code of a description, without those of functions, or for objects, that `functions` do not contain."""
+    """Return the overloads in the code of a description. Omit an overload if `functions` lack its function, or an object in its types."""
     linked = []
     for function, owner, rest in _decode_rows(description, LINKED, functions):
         overload, _, text = rest.partition(" ")
@@ -167,7 +167,7 @@ def add_loops(description: Description, functions: Functions) -> None:
 
 
 def _decode_rows(description: Description, prefix: str, functions: Functions) -> list[tuple[weakref.ref[Any], weakref.ref[Any], str]]:
-    """Return the dependencies of a description with a prefix: the function, its dispatcher, and the text after the number."""
+    """Return the dependencies with a prefix, for known functions: the function, its dispatcher, and the text after the number."""
     rows = [(name.partition("(")[0], content) for name, content in description.dependencies if content.startswith(prefix)]
     by_name = _owners_by_name(functions, description.used) if rows else {}
     decoded = []

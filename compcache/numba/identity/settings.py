@@ -17,7 +17,7 @@ _config_memo: tuple[Any, str] = (None, "")
 
 
 def config_text() -> str:
-    """Reload Numba's configuration, and return the settings that may change code as text."""
+    """Reload Numba's configuration, and return as text the settings that may change code."""
     global _config_memo  # noqa: PLW0603 - each process has one configuration
     from numba.core import config
 

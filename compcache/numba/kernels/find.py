@@ -96,7 +96,7 @@ def find_kernels(function: FunctionType) -> Any:
             targets.append(cache.get_target(kernel_name(name, len(targets))))
     except NotCachedError as error:
         if not targets and cache.realizations(name):
-            raise ImportError(f"the packaged kernels of {name} cannot be loaded, and numba is not installed: {error}") from error
+            raise ImportError(f"the packaged kernels of {name} cannot be loaded ({error}): package them again, or install numba") from error
     if len(targets) == 1:
         return targets[0]
     return Kernels(function, targets) if targets else None

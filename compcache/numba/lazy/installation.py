@@ -44,7 +44,7 @@ def settings_and_packages(open_cache: Callable[[], Cache | None] | None = None) 
     global _known  # noqa: PLW0603 - packages are installed for the whole process
     settings = _relevant_variables()
     if os.path.exists(".numba_config.yaml"):
-        raise NotLazy("the file .numba_config.yaml changes settings of Numba: set environment variables instead")
+        raise NotLazy("the file .numba_config.yaml in the current directory changes Numba's settings: set environment variables instead")
     path = tuple(sys.path)
     if _known[0] != path:
         _known = path, *_find_packages(open_cache)

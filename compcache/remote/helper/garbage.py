@@ -140,7 +140,7 @@ class GarbageCollector:
     async def _find_garbage(
         self, cards: dict[str, RemoteObject], packs: dict[str, RemoteObject], modules: dict[str, RemoteObject]
     ) -> list[RemoteObject]:
-        """Return the objects in the listings of cards, packs and modules that are garbage. Each card and each pack is read."""
+        """Return the garbage in the listings of cards, packs and modules, and all leases. Each card and each pack is read."""
         named: set[str] = set()
 
         async def lacks_modules(item: RemoteObject) -> bool:
@@ -171,7 +171,7 @@ class GarbageCollector:
     async def _find_unused(self, cards_and_packs: Iterable[RemoteObject], now: float, seconds: float) -> list[RemoteObject]:
         """Return the cards and packs that are older than `seconds` and that no note of the last `seconds` names.
 
-        Notes that are older than `LONGEST_UNUSED` come last. Objects without a modification time are left out.
+        Notes that are older than `LONGEST_UNUSED` follow. Objects without a modification time are left out.
         """
         notes = await self._list_objects(USES)
         used_keys = await self._read_uses([note for note in notes.values() if note.modified >= now - seconds])
@@ -302,7 +302,7 @@ def _marks_to_remove(marks: list[_Mark], confirming: _Mark | None, grace: float)
 
 
 async def _select_concurrently(items: Iterable[RemoteObject], choose: Callable[[RemoteObject], Awaitable[bool]]) -> list[RemoteObject]:
-    """Return the items for which `choose` returns True. Some calls run concurrently."""
+    """Return the items for which `choose` returns True. At most `_AT_ONCE` calls run concurrently. Raise the first exception."""
     items = list(items)
     return list(compress(items, await _call_concurrently(choose, items)))
 

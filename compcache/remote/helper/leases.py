@@ -62,14 +62,15 @@ class Leases:
     ) -> None:  # fmt: skip
         """Acquire the lease of a function, or wait until another host has stored the function.
 
-        An acquired lease is held until the client has closed its connection and the uploads are done. Errors of the store are raised.
+        Do nothing if the store has no leases, or this process holds the lease. An acquired lease is held until the client has closed
+        its connection and the uploads are done. Errors of the store are raised.
 
         Args:
             key: the key of the lease.
             seconds: the maximum wait in seconds.
             is_stored: returns whether the store has the function.
             is_client_gone: returns whether the client has closed its connection. This ends the wait.
-            on_wait: called once another host is known to hold the lease.
+            on_wait: called when it is known that another host holds the lease.
         """
         if not self._requests.is_atomic or key in self._held:
             return

@@ -112,7 +112,7 @@ class Packs:
             start_up.pack, start_up.stored, start_up.shelf, start_up.store = {}, 0, "", -1
 
     def knows_process(self, token: bytes) -> bool:
-        """Return whether a process has already requested a function."""
+        """Return whether a process has requested a function, and its start-up is not over."""
         return token in self._start_ups
 
     def join_start_up(self, token: bytes, names: list[str], platform_part: str, shelves: list[str], writes: list[int]) -> StartUp | None:
@@ -161,7 +161,7 @@ class Packs:
                 await self._store_pack(start_up)
 
     async def _store_pack(self, start_up: StartUp) -> None:
-        """Store the pack of a start-up under its first function. Do nothing if the pack has not grown enough, or no shelf fits it."""
+        """Store the pack of a start-up under its first function. Do nothing if it is too small, has hardly grown, or has no shelf."""
         items: dict[str, PackedFunction] = {}
         remaining_size = MAX_PACK
         for name in start_up.names:

@@ -175,8 +175,8 @@ class Reads:
     ) -> dict[str, Card]:  # fmt: skip
         """Return the cards of a function by shelf, in the order of `shelves`. See `find` for the arguments.
 
-        Concurrent callers share one request, with the first caller's limits. Damaged cards and cards of another function are counted, and
-        ignored.
+        Concurrent callers share one request, with the first caller's limits. If the cards are damaged, or one is another function's, all
+        are ignored, and counted as rejected.
 
         Raises:
             Exception: an error of the store's client. It is unknown whether there are cards.

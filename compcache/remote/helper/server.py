@@ -100,7 +100,7 @@ class Helper:
                 await asyncio.wait_for(tier.uses.store_note(), PATIENCE)
 
     def _must_continue(self) -> bool:
-        """Return whether the helper must continue, because it is reachable, and is in use or was used lately."""
+        """Return whether the helper is reachable, and has a client, or is of the installed version and was used lately or has uploads."""
         if not os.path.exists(os.path.join(self._directory, SOCKET)):
             return False  # the directory was removed, so no process can reach this helper any more
         if self._connections:

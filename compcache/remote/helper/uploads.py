@@ -84,7 +84,7 @@ class Uploads:
                 return
 
     def pause_seconds(self) -> float:
-        """Return for how many more seconds uploads pause after failures."""
+        """Return the seconds until the end of the pause after failed uploads; 0 if there is no pause."""
         return max(0.0, self._until - loop_time())
 
     def has_work(self) -> bool:
@@ -92,7 +92,7 @@ class Uploads:
         return not self.is_paused() and bool(self._outbox.names() or self._outbox.finished())
 
     def is_paused(self) -> bool:
-        """Return whether uploads pause after failures."""
+        """Return whether uploads are paused, because uploads have failed or look-ups may not ask the store."""
         return not self._reads.breaker.allows_lookups() or self.pause_seconds() > 0
 
     async def _upload_all(self) -> None:
@@ -156,7 +156,7 @@ class Uploads:
     async def _upload_one(self, name: str) -> bool | None:
         """Upload one file of the outbox if that saves time for other hosts, otherwise drop it.
 
-        Return False if the upload failed and must be retried, and None if the file could not be read.
+        Return True if the file was uploaded or dropped, False if the upload must be retried, and None if the file could not be read.
         """
         upload = self._read_upload(name)
         if upload is None:

@@ -45,14 +45,14 @@ class Uses:
         self._names: set[bytes] = set()
 
     def note(self, name: str) -> None:
-        """Record that a function was used. Functions beyond a limit are ignored."""
+        """Record that a function was used. Functions beyond `_MOST` are ignored."""
         if len(self._names) < _MOST:
             self._names.add(name_key(name)[:_SIZE])
 
     async def store_note(self) -> None:
         """Store a note of the recorded names and of those in the file, if the last note is at least a day old.
 
-        Otherwise save all names in the file.
+        Otherwise save all names in the file. Do nothing if no name was recorded.
 
         Raises:
             OSError: the file cannot be written.
@@ -79,7 +79,7 @@ class Uses:
         os.replace(f"{self._path}.new", self._path)
 
     def _load_names(self) -> tuple[set[bytes], float]:
-        """Return the names in the file, and the time of the last note. Without a file, return an empty set and minus infinity."""
+        """Return the names in the file, and the time of the last note. Without a readable file, return an empty set and minus infinity."""
         with suppress(OSError), open(self._path, "rb") as file:
             data = file.read(_MOST * _SIZE)
             return {data[start : start + _SIZE] for start in range(0, len(data) - _SIZE + 1, _SIZE)}, os.fstat(file.fileno()).st_mtime
@@ -102,7 +102,7 @@ def decode_uses(data: bytes) -> set[bytes]:
 
 
 def shortened_key(key: str) -> bytes:
-    """Return the shortened key of a function, from the key of its card or pack. Return b"" for other keys."""
+    """Return the shortened key of a function, from the key of its card or pack; b"" for a key without a digest."""
     try:
         return bytes.fromhex(key.rpartition("/")[2])[:_SIZE]
     except ValueError:
