@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build import codegen
-from compcache.build.ir_text import read_module
+from compcache.build.ir_text import read_module, with_image_symbols
 from compcache.build.kept_code import LEVELS, NoCodeError, is_translatable, read_code
 from compcache.errors import FormatError
 from compcache.formats.graph import INLINED, ModuleGraph
@@ -53,7 +53,7 @@ def recompile(store: Store, module_id: str) -> Recompiled:
     except NoCodeError:
         return Recompiled(translated=False, compared=False)
     text = codegen.run(lambda context: str(codegen.parse(code.bitcode, context)))
-    _compare_graph(graph, dict(read_module(text)), functions)
+    _compare_graph(graph, with_image_symbols(dict(read_module(text)), text), functions)
     emitted = code.object(LEVELS[0])
     if is_elf(emitted):
         _require_definitions(graph, emitted)

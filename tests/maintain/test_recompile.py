@@ -153,6 +153,35 @@ def test_an_image_is_made_of_the_code_that_is_kept(cache: Cache, level: int) -> 
     assert {step.name: step.numbers for step in report.steps}["code"] == {"recompiled": 1, "compared": 1}
 
 
+#: A table of entries in a section, between the bounds that a linker defines, and a function in assembly that jumps to another one.
+IN_THE_IMAGE = """
+module asm ".text"
+module asm ".globl jumps"
+module asm "jumps: jmp target"
+@entry = internal global i64 4, section "own_table"
+@llvm.used = appending global [1 x ptr] [ptr @entry], section "llvm.metadata"
+@__start_own_table = external hidden global i64
+declare i64 @jumps(i64)
+define i64 @target(i64 %x) {
+  %r = add i64 %x, 1
+  ret i64 %r
+}
+define i64 @first(i64 %x) {
+  %value = load i64, ptr @__start_own_table
+  %r = call i64 @jumps(i64 %value)
+  ret i64 %r
+}
+"""
+
+
+def test_symbols_of_the_linker_and_of_assembly_are_no_damage(cache: Cache) -> None:
+    cache.add_module(ModuleSource(IN_THE_IMAGE))
+    assert cache.get_target("first")(0) == 5
+    report = cache.check(recompile=True)
+    assert report.findings == ()
+    assert {step.name: step.numbers for step in report.steps}["code"] == {"recompiled": 1, "compared": 1}
+
+
 def test_code_that_is_kept_is_translated_again_and_compared(cache: Cache, directory: Path) -> None:
     cache.add_module(ModuleSource(adder("leaf", 1)))
     cache.add_module(ModuleSource(caller("top", "leaf")))
