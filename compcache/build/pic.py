@@ -172,8 +172,8 @@ def with_addresses(text: str, imported: Collection[str], provided: Iterable[str]
     """
     chunks = text.split("\n}\n")
     for number, name in enumerate(imported):
-        reference = _reference_text(name)
-        chunks = [_with_calls(chunk, name, f"{_ADDRESS}{number}") if reference in chunk else chunk for chunk in chunks]
+        forms = _reference_text(name), f'@"{quote(name)}"'
+        chunks = [_with_calls(chunk, name, f"{_ADDRESS}{number}") if any(form in chunk for form in forms) else chunk for chunk in chunks]
     lines = [f"declare nonnull ptr {_reference_text(ADDRESS_OF + name)}() nounwind readnone willreturn" for name in imported]
     for name in provided:
         lines += [
@@ -195,7 +195,8 @@ def _with_calls(chunk: str, name: str, value: str) -> str:
     Calls replace LLVM's intrinsic for such addresses. A function with direct uses, from older compilers, gets one call at its start, whose
     result is named `value`. Raise `CompileError` if an initializer contains the address.
     """
-    use = re.escape(_reference_text(name)) + r"(?![-$._A-Za-z0-9])"
+    written = re.escape(quote(name))
+    use = rf'@(?:{written}|"{written}")(?![-$._A-Za-z0-9])'  # without the byte 1, any name is in quotes
     chunk = re.sub(rf"^{use} = [^\n]*\n", "", chunk, count=1, flags=re.MULTILINE)
     call = f"call ptr {_reference_text(ADDRESS_OF + name)}()"
     chunk = re.sub(_INTRINSIC.format(name=use), lambda _: call, chunk)

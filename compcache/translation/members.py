@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.exports import is_visible
-from compcache.build.ir_text import lines_from, quote, read_assembly, read_module, read_values, symbol_counts, with_symbols
+from compcache.build.ir_text import lines_from, read_assembly, read_module, read_values, references, symbol_counts, with_symbols
 from compcache.build.link_types import read_link_types
 from compcache.build.merging import link_modules, plain_declarations
 from compcache.build.pic import aliases
@@ -82,8 +82,8 @@ def _read_symbols(label: str, text: str) -> Member:
     visible = list(filter(is_visible, all_values))
     strong = [value.name for value in visible if value.linkage == "external" and " comdat" not in value.text]
     function_aliases = aliases(text)
-    weak = {line.partition(" = ")[0][1:] for line in lines_from(text, "@") if _WEAK.search(line)} if function_aliases else ()
-    strong += [name for name in function_aliases if quote(name) not in weak]
+    weak = {references(line)[0] for line in lines_from(text, "@") if _WEAK.search(line)} if function_aliases else ()
+    strong += [name for name in function_aliases if name not in weak]
     counts = symbol_counts(text)
     functions = {value.name for value in values.functions}
     declared = [value.name for value in all_values if value.is_declaration and not value.name.startswith("llvm.")]

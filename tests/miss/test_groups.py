@@ -126,6 +126,13 @@ def test_two_definitions_are_an_error_in_a_linkers_words(cache: Cache) -> None:
         cache.add_modules([ModuleSource(adder("f", 1)), ModuleSource(alias)], group="lib")
 
 
+@pytest.mark.parametrize("name", ["plain", "a$b", "a = b"])
+def test_weak_aliases_of_several_members_are_one(cache: Cache, name: str) -> None:
+    codes = [f'@"{name}" = weak alias i64 (i64), ptr @own{number}\n{adder(f"own{number}", number)}' for number in (1, 2)]
+    cache.add_modules(map(ModuleSource, codes), group="group")
+    assert cache.get_target(name)(0) == 1
+
+
 def test_sources_that_contradict_each_other_are_an_error(cache: Cache) -> None:
     flags = '!llvm.module.flags = !{{!0}}\n!0 = !{{i32 1, !"wchar_size", i32 {}}}\n'
     with pytest.raises(LinkError, match=r"source 1 \(b.c\) cannot be linked with the sources before it: .*wchar_size"):

@@ -157,7 +157,7 @@ def test_uses_are_compared_whatever_the_name(cache: Cache, name: str, defined: s
         cache.add_module(ModuleSource(use.format(name)))
 
 
-@pytest.mark.parametrize("name", _NAMES)
+@pytest.mark.parametrize("name", [*_NAMES, "\\01labelled"])
 def test_thread_local_variables_are_shared_whatever_the_name(cache: Cache, name: str) -> None:
     use = f'@"{name}" = external thread_local global i64\ndefine i64 @use() {{\n  %r = load i64, ptr @"{name}"\n  ret i64 %r\n}}\n'
     cache.add_modules([ModuleSource(f'@"{name}" = thread_local global i64 4\n'), ModuleSource(use)])
