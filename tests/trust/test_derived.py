@@ -175,7 +175,7 @@ def test_what_is_made_of_code_of_others_is_not_signed(tmp_path: Path, make: Call
 @pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="names CPUs of x86-64")
 @pytest.mark.parametrize("link", [False, True])
 def test_where_others_can_write_what_is_made_of_code_of_others_is_used_or_not_stored(tmp_path: Path, link: bool) -> None:
-    """It was stored without a signature, for which no stamp counts there: each process warned of it, and code for another CPU was a miss."""
+    """It was stored unsigned, and no stamp counts there: each process warned of it, and code for another CPU was a miss."""
     other_key, place, bundle = generate_key("team-2"), tmp_path / "own", tmp_path / "theirs.ccb"
     with Cache(tmp_path / "theirs", publish_key=str(other_key)) as cache:
         cache.add_module(ModuleSource(adder("callee", 1)) if link else ModuleSource(LOOP, {"scale": "void(f64[:])"}, cpu="skylake-avx512"))
