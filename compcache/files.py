@@ -63,14 +63,17 @@ def absolute_path(path: str) -> str:
 
 
 def not_missing(paths: Iterable[str]) -> list[str]:
-    """Return the paths at which there is a file or a link, also a broken link, and those that this user cannot look at."""
+    """Return the paths at which there is a file or a link, also a broken link, and those that this user cannot look at.
+
+    A directory that this user cannot even look for, as in the home of another user, has no files.
+    """
     found = []
     for path in paths:
         try:
             os.lstat(path)
         except OSError as error:
             reraise_interrupt(error)
-            if error.errno in (ENOENT, ENOTDIR):
+            if error.errno in (ENOENT, ENOTDIR) or (error.errno in UNUSABLE and not os.access(os.path.dirname(path), os.F_OK)):
                 continue
         found.append(path)
     return found

@@ -35,7 +35,7 @@ from compcache.maintain.remove import remove_modules
 from compcache.maintain.report_types import LinkedClosure, LinkReport
 from compcache.miss.publication import publish_built
 from compcache.publish.additions import merge_newest
-from compcache.publish.verify import has_own_signature
+from compcache.publish.verify import has_own_signature, uses_unsigned
 from compcache.store import is_ordered
 from compcache.targets.machine import machine_for
 from compcache.translation.requests import Request
@@ -207,8 +207,11 @@ class _Linking:
         unlinked |= {name: "its code cannot be copied" for name in requested if name not in linked_names}
         if not all(self._is_found(name, module_id) for name, module_id in linked.bound.items()):
             return _Outcome(None, (), unlinked)
-        built = self._build_module(linked)
         sign = self._unsigned_parts.isdisjoint(linked.parts)
+        if not sign and not uses_unsigned(self._store):
+            reason = "this cache cannot sign it, because code of others is in it, and others can write to the directory"
+            return _Outcome(None, (), unlinked | dict.fromkeys(requested, reason))
+        built = self._build_module(linked)
         (module_ids,) = publish_built(self._session, [built], sign=sign, is_derived=True)
         parts_of = tuple([module_id.hex() for module_id in linked.parts])
         closure = LinkedClosure(module_ids[0], linked.names, parts_of, sum(map(len, built.sections)))

@@ -82,10 +82,13 @@ def accept_own_llvm(store: Store) -> bool:
 
 
 def _retarget_function(session: Session, func_name: str) -> bool:
-    """Compile a stored realization for this host, and publish the new module. If the module cannot be stored, keep it in memory.
+    """Compile a stored realization for this host, and publish the new module. If it cannot be stored or used there, keep it in memory.
 
     Return False if no realization could be compiled.
     """
+    from compcache.publish.verify import uses_unsigned
+    from compcache.publish.writer import keep_in_memory
+
     store = session.store
     for module_id, _ in store.find_all(func_name):
         try:
@@ -96,7 +99,10 @@ def _retarget_function(session: Session, func_name: str) -> bool:
         if built is None or func_name not in [name for name, *_ in built.functions]:
             continue
         store.stats.compiled(built.seconds)
-        publish_or_keep(session, func_name, built, sign=is_signed_here)
+        if is_signed_here or uses_unsigned(store):
+            publish_or_keep(session, func_name, built, sign=is_signed_here)
+        else:
+            keep_in_memory(store, built)
         return True
     return False
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from compcache.store import Store
 
 __all__ = [
-    "condemn", "condemn_unreadable", "has_own_signature", "record_verified", "recover_index", "untrusted_directory_error", "verify_module",
-    "warn_about_layer",
+    "condemn", "condemn_unreadable", "has_own_signature", "record_verified", "recover_index", "untrusted_directory_error", "uses_unsigned",
+    "verify_module", "warn_about_layer",
 ]  # fmt: skip
 
 _CHUNK = 1 << 20
@@ -129,6 +129,11 @@ def has_own_signature(store: Store, module: ModuleFile) -> bool:
     requirement = decode_module(module.read_record(0)).requirement()
     contents = [holder.signatures_of(module.module_id) for holder in (store, *store.layers)]
     return any(is_signed(content, keys, module.module_id, requirement) for content in contents)
+
+
+def uses_unsigned(store: Store) -> bool:
+    """Return whether a store uses modules that it publishes without a signature. Stamps of an exposed directory prove no trusted key."""
+    return not (store.trusted_keys and store.exposed)
 
 
 def _copy_to_memory(module: ModuleFile) -> ModuleFile:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import tempfile
 import time
 from typing import TYPE_CHECKING
 
@@ -258,6 +260,23 @@ def test_keys_that_others_can_add_are_refused(tmp_path: Path, monkeypatch: pytes
         trusted_keys()
     with pytest.raises(SettingError, match="other users can write to"):
         add_trusted_key(OTHER.public())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_the_home_of_another_user_has_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for configuration files: `runuser -u` keeps $HOME, and `compcache import` failed there. A directory that is found is different."""
+    with tempfile.TemporaryDirectory() as base:
+        monkeypatch.setenv("XDG_CONFIG_HOME", f"{base}/config")
+        add_trusted_key(KEY.public())
+        os.chmod(f"{base}/config", 0o755)
+        for mode, expected in ((0o700, contextlib.nullcontext()), (0o755, pytest.raises(PermissionError))):
+            os.chmod(base, mode)
+            os.setresuid(65534, 65534, 0)
+            try:
+                with expected:
+                    assert trusted_keys() is None
+            finally:
+                os.setresuid(0, 0, 0)
 
 
 @pytest.mark.slow

@@ -173,6 +173,31 @@ def test_what_is_made_of_code_of_others_is_not_signed(tmp_path: Path, make: Call
 
 
 @pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="names CPUs of x86-64")
+@pytest.mark.parametrize("link", [False, True])
+def test_where_others_can_write_what_is_made_of_code_of_others_is_used_or_not_stored(tmp_path: Path, link: bool) -> None:
+    """It was stored unsigned, and no stamp counts there: each process warned of it, and code for another CPU was a miss."""
+    other_key, place, bundle = generate_key("team-2"), tmp_path / "own", tmp_path / "theirs.ccb"
+    with Cache(tmp_path / "theirs", publish_key=str(other_key)) as cache:
+        cache.add_module(ModuleSource(adder("callee", 1)) if link else ModuleSource(LOOP, {"scale": "void(f64[:])"}, cpu="skylake-avx512"))
+        cache.export(["callee" if link else "scale"], bundle)
+    place.mkdir()
+    place.chmod(0o777)
+    for _ in range(2):
+        with Cache(place, signing_key="k" * 32, publish_key=str(KEY), trusted_keys=str(other_key.public())) as cache:
+            cache.import_bundle(bundle)
+            if link:
+                cache.add_module(ModuleSource(caller("top", "callee"), imports=["callee"]))
+                report = cache.link(["top"])
+                assert (report.linked, cache.get_target("top")(1)) == ((), 2)
+                assert "cannot sign" in report.left["top"]
+            else:
+                values = array("d", [1.0, 2.0])
+                on_host(cache, host_like("nehalem")).get_target("scale")(values)
+                assert list(values) == [3.0, 6.0]
+    assert len([*place.rglob("*.ccm")]) == 1 + link
+
+
+@pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="names CPUs of x86-64")
 def test_pickles_of_a_layer_that_is_compiled_again_stay_unread(tmp_path: Path) -> None:
     above, layer = tmp_path / "above", tmp_path / "layer"
     fetch = "@box = external global ptr\ndefine ptr @fetch() {\n  %x = load ptr, ptr @box\n  ret ptr %x\n}\n"
