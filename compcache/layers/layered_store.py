@@ -135,6 +135,7 @@ class LayeredStore(Store):
         self._found_in: dict[bytes, Store] = {}
         paths = dict.fromkeys(absolute_path(path) for path in layers)
         paths.pop(root, None)
+        self.layers: tuple[Store, ...] = ()  # while bundles are unpacked
         self.layers = tuple([layer for path in paths if (layer := self._open_layer(path, options)) is not None])
 
     def _open_layer(self, path: str, options: dict[str, Any]) -> _Layer | None:
