@@ -49,7 +49,7 @@ _NO_STAMP = Stamp(0, 0, 0, 0)
 def free_removed(store: Store) -> None:
     """Rewrite this user's volumes of which at least half of the modules were removed, unless another process compacts the cache.
 
-    Raise `OSError` if a volume could not be written. No module is lost.
+    Raise `OSError` if a volume cannot be read or written, or an old volume cannot be removed. No module is lost.
     """
     if not store.volumes.current():
         return
