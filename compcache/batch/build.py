@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
 def open_with_settings(cache: Cache | str | os.PathLike[str]) -> tuple[Cache, dict[str, Any]]:
     """Open the cache if `cache` is a path. Return the cache, and the arguments with which a child process opens it, secrets included.
 
-    Raise `StorageError` if the cache is read-only. See `compcache.frontend.settings_of` for other exceptions.
+    Raise `StorageError` if the cache is read-only. See `Cache` and `compcache.frontend.settings_of` for other exceptions.
     """
     opened = cache if isinstance(cache, Cache) else Cache(cache)
     if opened.readonly:

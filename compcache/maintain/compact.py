@@ -80,7 +80,7 @@ def compact(store: Store, *, grace: float = GRACE, progress: Progress | None = N
 def compact_at_low_priority(root: str, *, trust: bool) -> None:
     """Compact a cache at low priority. `compcache.maintain.size_limit` runs this function in a subprocess.
 
-    `trust` is the argument of `Cache`. Side effect: the calling process keeps the low priority. See `compact` for the exceptions.
+    `trust` is the argument of `Cache`. Side effect: the calling process keeps the low priority. See `Store` and `compact` for exceptions.
     """
     os.nice(5)
     compact(Store(root, files=LateFiles(), trust=trust, open_beneath=path_opener()), grace=GRACE)

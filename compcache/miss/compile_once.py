@@ -341,7 +341,7 @@ def _retry_with_received(session: Session, action: Callable[[], _Result]) -> _Re
 
 
 def _try_load(session: Session, func_name: str, accept: Accept | None = None) -> TypedCallTarget | None:
-    """Load a function that was fetched from the remote store. Return None if this host cannot use it."""
+    """Load a function that was fetched from the remote store. Return None if it cannot be loaded."""
     try:
         target: TypedCallTarget = session.loader.load(func_name, accept=accept)
     except CompcacheError:

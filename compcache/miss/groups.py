@@ -199,7 +199,7 @@ class _Group:
         return True
 
     def _compile_member(self, source: _Source, request: Request) -> _Compiled:
-        """Return the member for a source and target, compiled unless it is known or stored. Exceptions: see `optimize_member`."""
+        """Return the member of a source and target, compiled unless known or stored. See `decode_member`, `optimize_member` for errors."""
         label = _member_digest(source, request)
         if label not in self._compiled:
             stored = next(iter(self._stored_entries(MEMBER, label)), None)

@@ -66,7 +66,7 @@ def is_current(store: Store, part: str) -> bool:
     """Return whether a part is trusted and readable, and neither its directories nor the volumes have changed since their reading began.
 
     A part that other users can write to is not trusted. If the cache has a key, no part is trusted, because directories that a part covers
-    are not read again. See `Directory.present_names` for the exception.
+    are not read again. The result is also False if a directory cannot be read.
     """
     with suppress(OSError):
         if not _is_trusted(store, part):

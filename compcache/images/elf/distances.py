@@ -130,7 +130,7 @@ def _require_tables(data: bytes) -> tuple[list[Section], int, int]:
 def _add_undefined(data: bytes, table: Section, constant: DistanceTable, strings: bytearray) -> tuple[bytearray, dict[str, int]]:
     """Return a symbol table with a hidden undefined symbol for each missing name, and the numbers of the symbols by name.
 
-    The missing names are added to `strings`. See `DistanceTable.missing` for the exception.
+    The missing names are added to `strings`. See `with_distances` for the exceptions.
     """
     numbers = {symbol.name: (symbol.position - table.offset) // parts.SYMBOL.size for symbol in parts.object_symbols(data)}
     symbols = bytearray(parts.read_table(data, table, parts.SYMBOL))
