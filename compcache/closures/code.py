@@ -110,7 +110,7 @@ def link_code(context: Any, closure: Closure, request: Request) -> Linked | None
     module = linker.link_parts({number: reached.copies[number] for number in parts}, context)
     exports = linker.finish(module, roots)
     libraries = tuple(dict.fromkeys([name for number in parts for name in closure.parts[number].recipe.libraries]))
-    with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level) as target:
+    with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level, str(module)) as target:
         module.data_layout = codegen.data_layout(target)
         codegen.optimize(module, target, request.level)
         resolution = restore_resolution(module, linker.imported(module), {}, libraries)

@@ -44,13 +44,13 @@ def target_machine(cpu: str, features: str, level: int) -> Any:
 
 
 @contextlib.contextmanager
-def borrow_machine(cpu: str, features: str, level: int) -> Iterator[Any]:
-    """Lend a target machine with the arguments of `target_machine` to one user at a time.
+def borrow_machine(cpu: str, features: str, level: int, text: str) -> Iterator[Any]:
+    """Lend a target machine with the arguments of `target_machine` to one user at a time, for the module with the printed form `text`.
 
-    A machine is reused if every module that it translated is plain (`note_module`), because a new machine makes the translation of a tiny
-    module 20 % slower. It is not reused after an exception.
+    A machine is reused if this module and every module that it translated are plain (`note_text`), because a new machine makes the
+    translation of a tiny module 20 % slower. It is not reused after an exception.
     """
-    idle = _idle_machines(cpu, features, level)
+    idle = list[Any]() if _LEAVES_STATE.search(text) else _idle_machines(cpu, features, level)
     try:
         machine = idle.pop()
     except IndexError as error:
@@ -77,7 +77,7 @@ def note_text(text: str, machine: Any) -> None:
     """Prevent the reuse of a borrowed machine unless the module that it is going to translate is plain. `text` is the printed module.
 
     A plain module has no named metadata, no attributes with values, and no variable ``llvm.used``. Other modules may change the code of
-    modules that the same machine translates later.
+    modules that the same machine translates later, and earlier modules theirs.
     """
     machine.is_reusable = machine.is_reusable and not _LEAVES_STATE.search(text)
 

@@ -284,8 +284,7 @@ def _compile_entries(points: tuple[EntryPoint, ...], level: int) -> bytes:
         text = entries_text(points)
         module = codegen.parse(text, context)
         codegen.check_triple(module)
-        with codegen.borrow_machine(baseline(platform_name()), "", level) as target:
-            codegen.note_text(text, target)
+        with codegen.borrow_machine(baseline(platform_name()), "", level, text) as target:
             module.data_layout = codegen.data_layout(target)
             return codegen.emit_object(module, target)
 

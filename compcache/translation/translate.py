@@ -84,7 +84,7 @@ def translate(context: Any, request: Request) -> Translated:
         rewritten = without_overridden(rewritten, overridden)
     if rewritten is not printed:
         module, values = codegen.parse(rewritten, context), ir_text.read_values(rewritten)
-    with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level) as target:
+    with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level, rewritten) as target:
         digests = partial(symbol_digests, printed, data.values())
         translated = _compile_module(context, module, _Checked(rewritten, values, data), request, target, digests)
     return translated._replace(weak=weak - overridden, beside_code=request.beside_code)
@@ -105,7 +105,7 @@ def translate_member(context: Any, request: Request, label: str) -> Member:
     doubtful = assembly_parts(rewritten)
     if doubtful is not None:  # writing bitcode assembles inline assembly
         codegen.call_in_caller(try_in_child, doubtful, request.machine, 0)
-    with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level) as target:
+    with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level, rewritten) as target:
         module.data_layout = codegen.data_layout(target)
         codegen.optimize(module, target, request.level)
     return make_member(module, str(module), copied.difference(request.copies), data)
@@ -138,7 +138,7 @@ def _translate_group(context: Any, request: Request) -> Translated:
     if rewritten is not printed:
         module, values = codegen.parse(rewritten, context), ir_text.read_values(rewritten)
     data = {section: content for member in request.members for section, content in member.data.items()}
-    with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level) as target:
+    with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level, rewritten) as target:
         return _compile_module(context, module, _Checked(rewritten, values, data), request, target)
 
 
@@ -173,7 +173,7 @@ def _read_source(context: Any, request: Request, label: str = "") -> tuple[Any, 
     _try_if_suspicious(printed, values, request, attributes)
     if isinstance(request.ir, tuple) and len(request.ir) > 1:
         level = 0 if request.untrusted else request.level  # only the linked code was tried in another process
-        with codegen.borrow_machine(request.machine.cpu, request.machine.features, level) as target:
+        with codegen.borrow_machine(request.machine.cpu, request.machine.features, level, printed) as target:
             require_types_of_archive(request.ir, context, partial(codegen.optimize, machine=target, level=level))
     return module, _Checked(printed, values, data)
 
@@ -348,7 +348,7 @@ def translate_again(
         codegen.call_in_caller(try_in_child, complete, machine, 0 if recipe.optimized else recipe.level)
     function_aliases = pic.aliases(text)
     request = Request(recipe.code, recipe.exports, Requests({}, {}), recipe.level, machine, shared)
-    with codegen.borrow_machine(machine.cpu, machine.features, recipe.level) as target:
+    with codegen.borrow_machine(machine.cpu, machine.features, recipe.level, text) as target:
         if not recipe.optimized:
             codegen.optimize(module, target, recipe.level)
         resolution = restore_resolution(module, slots, recipe.storage, recipe.libraries)

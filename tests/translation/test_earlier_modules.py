@@ -56,6 +56,18 @@ result = [Cache(directory).add_module(ModuleSource(code)) for code in ({code!r},
     assert later == Cache(tmp_path / "alone").add_module(ModuleSource(_SENSITIVE))
 
 
+def test_a_module_has_its_alignment_of_the_stack_after_any_module(tmp_path: Path) -> None:
+    flagged = _SENSITIVE + '!llvm.module.flags = !{!0}\n!0 = !{i32 1, !"override-stack-alignment", i32 4}\n'
+    after = run_fresh(tmp_path / "both", f"""\
+from compcache import Cache, ModuleSource
+result = [Cache(directory).add_module(ModuleSource(code)) for code in ({adder("earlier", 1)!r}, {flagged!r})][1]
+""")
+    assert after == run_fresh(tmp_path / "alone", f"""\
+from compcache import Cache, ModuleSource
+result = Cache(directory).add_module(ModuleSource({flagged!r}))
+""")
+
+
 @pytest.mark.parametrize(
     ("kept_list", "pointer"), [(_KEPT, "ptr @{}"), (_STARTED, "{{ i32, ptr, ptr }} {{ i32 65535, ptr @{}, ptr null }}")]
 )
@@ -77,6 +89,6 @@ def test_a_large_module_is_not_printed_to_decide_whether_a_machine_is_reused() -
         def __str__(self) -> str:
             raise AssertionError
 
-    with borrow_machine("", "", 2) as machine:
+    with borrow_machine("", "", 2, "") as machine:
         note_module(Large(), machine)
         assert not machine.is_reusable
