@@ -213,6 +213,20 @@ def keys_of_cards(upload: Upload) -> list[str]:
     return sorted(key for key, _ in upload.cards)
 
 
+def test_lists_of_version_1_0_do_not_pile_up(uploads: list[Upload]) -> None:
+    async def work(store: MemoryStore) -> None:
+        await put(store, uploads[0])
+        before = content(store)
+        for key in ("d/0123", "i/01"):
+            await store.replace(f"{LAYOUT}/{key}", b"a list of cards")
+        await collect(store, dry_run=True)
+        assert content(store) > before
+        await collect(store)
+        assert content(store) == before
+
+    in_store(work)
+
+
 def test_marks_do_not_pile_up(uploads: list[Upload]) -> None:
     async def work(store: MemoryStore) -> int:
         await put(store, uploads[0], cards=False)

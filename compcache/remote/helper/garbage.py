@@ -50,6 +50,8 @@ _R = TypeVar("_R")
 __all__ = ["DECISION_SECONDS", "MARKS", "SETTLE_SECONDS", "CollectionResult", "GarbageCollector", "UncertainError"]
 
 MARKS = f"{LAYOUT}/g/"
+#: The lists of stored and of read cards. Version 1.0 writes them, and does not need them.
+_FORMER_LISTS = (f"{LAYOUT}/d/", f"{LAYOUT}/i/")
 DECISION_SECONDS = 20.0
 #: Longer than two decisions and a request that was given up, in seconds.
 SETTLE_SECONDS = 120.0
@@ -126,6 +128,8 @@ class GarbageCollector:
         if not dry_run:
             for mark in _marks_to_remove(marks, confirming, grace):
                 await self._backend.delete(mark.item.key)
+            for prefix in _FORMER_LISTS:
+                await _call_concurrently(self._backend.delete, await self._list_objects(prefix))
         return CollectionResult(removed, [item for item in garbage if item not in removed])
 
     async def _list_objects(self, prefix: str) -> dict[str, RemoteObject]:
