@@ -433,12 +433,13 @@ _CHANGING_REGISTERED_FUNCTIONS = """
 """
 
 
-#: Helpers whose code contains other functions: recursive ones, which are compiled for two kinds of argument, and inlined ones. The argument
-#: changes what is compiled after the global has changed.
+#: Helpers whose code contains other functions: recursive ones, which are compiled for two kinds of argument, inlined ones, and the results of
+#: code generators. The argument changes what is compiled after the global has changed.
 _CHANGING_PARTS_OF_HELPERS = """
     import sys
     from DECORATORS import njit
-    from numba.extending import overload, register_jitable
+    from numba import types
+    from numba.extending import intrinsic, lower_builtin, register_jitable, type_callable
 
     K, EDITION = 1, int(sys.argv[1])
 
@@ -468,9 +469,36 @@ _CHANGING_PARTS_OF_HELPERS = """
     def calls_inlined_dispatcher(x):
         return inlined_dispatcher(x) + 0.5
 
+    def builtin(x): ...
+
+    @type_callable(builtin)
+    def type_builtin(context):
+        return lambda x: types.float64
+
+    @lower_builtin(builtin, types.Any)
+    def generate_builtin(context, builder, signature, values):
+        value = context.cast(builder, values[0], signature.args[0], types.float64)
+        return builder.fadd(value, context.get_constant(types.float64, K * 10))
+
+    @intrinsic
+    def intrinsic_function(typing_context, x):
+        k = K
+
+        def generate(context, builder, signature, values):
+            return builder.fadd(values[0], context.get_constant(types.float64, k * 100 + K))
+        return types.float64(types.float64), generate
+
+    @njit(cache=True)
+    def calls_builtin(x):
+        return builtin(x)
+
+    @njit(cache=True)
+    def calls_intrinsic(x):
+        return intrinsic_function(float(x))
+
     @njit(cache=True)
     def caller(x):
-        return calls_recursive(x), calls_inlined(x), calls_inlined_dispatcher(x)
+        return calls_recursive(x), calls_inlined(x), calls_inlined_dispatcher(x), calls_builtin(x), calls_intrinsic(x)
 
     answers = [caller(2.0)]
     K = 5
@@ -487,7 +515,15 @@ _CHANGING_PARTS_OF_HELPERS = """
     def third(x):
         return calls_inlined_dispatcher(x) + inlined_dispatcher(x) + EDITION
 
-    print(repr(repr([*answers, *[function(x) for x in (2.0, 2) for function in (first, second, third)]])))
+    @njit(cache=True)
+    def fourth(x):
+        return calls_builtin(x) + builtin(x) + EDITION
+
+    @njit(cache=True)
+    def fifth(x):
+        return calls_intrinsic(x) + intrinsic_function(float(x)) + EDITION
+
+    print(repr(repr([*answers, *[function(x) for x in (2.0, 2) for function in (first, second, third, fourth, fifth)]])))
 """
 
 
@@ -528,7 +564,7 @@ def test_registered_functions_stay_registered_in_copies_with_former_values(
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", _modes("run", "variable"))
-def test_recursive_and_inlined_functions_in_helpers_have_former_values(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
+def test_functions_and_code_generators_of_helpers_have_former_values(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
     programs = Programs(tmp_path, _CHANGING_PARTS_OF_HELPERS)
     for edition in ("1", "1", "2", "2"):
         answer = programs.start(mode, tmp_path / "cache", edition).answer

@@ -15,6 +15,7 @@ import weakref
 from contextlib import contextmanager
 from hashlib import blake2b
 from pickle import PicklingError
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numba.core.dispatcher import ObjModeLiftedWith
@@ -29,7 +30,7 @@ from compcache.numba.fingerprints.fingerprint import fingerprint
 from compcache.numba.fingerprints.fixed_code import CodeIdentity, record_symbol
 from compcache.numba.fingerprints.former import former_function
 from compcache.numba.fingerprints.history import record_code
-from compcache.numba.fingerprints.implementations import digest_name, stable_name
+from compcache.numba.fingerprints.implementations import digest_name, plain_function, stable_name
 from compcache.numba.fingerprints.numba_values import name_of_class
 from compcache.numba.identity.dependencies import Dependency, dependency_of, has_content
 from compcache.numba.identity.kept_results import Result, digest_arguments, former_result, record_results
@@ -520,10 +521,27 @@ def record_name(name: str) -> None:
         _state.scopes[-1].names.add(digest_name(name))
 
 
-def record_generator(implementation: Any) -> None:
-    """Record that an implementation generates code for the innermost compilation of this thread."""
-    if _state.scopes:
-        _state.scopes[-1].generators[id(implementation)] = implementation
+def record_generator(implementation: Any) -> Any:
+    """Record that an implementation generates code for the innermost compilation of this thread, and return what must generate the code.
+
+    For an overload in loaded code, this is a copy that reads former values if a value has changed. Then the running compilations are not
+    cached.
+    """
+    if not _state.scopes:
+        return implementation
+    scope = _state.scopes[-1]
+    scope.generators[id(implementation)] = implementation
+    if not scope.is_former or type(implementation) is not FunctionType:
+        return implementation
+    # An intrinsic defines its code generator. The values that the intrinsic reads are those that were kept.
+    functions = [function for function in map(plain_function, scope.tried.values()) if function is not None]
+    owner = next((function for function in functions if implementation.__code__ in function.__code__.co_consts), implementation)
+    copy = _copy_with_former_values(owner, {})
+    if copy is owner:
+        return implementation
+    _record_problem(f"{stable_name(owner)} has changed since loaded code used it: do not change the values that it reads")
+    values = implementation.__name__, implementation.__defaults__, implementation.__closure__
+    return copy if owner is implementation else FunctionType(implementation.__code__, copy.__globals__, *values)
 
 
 def record_type(cls: type) -> None:
