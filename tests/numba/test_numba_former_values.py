@@ -433,6 +433,100 @@ _CHANGING_REGISTERED_FUNCTIONS = """
 """
 
 
+#: Helpers whose code contains other functions: recursive ones, which are compiled for two kinds of argument, inlined ones, and the results of
+#: code generators. The argument changes what is compiled after the global has changed.
+_CHANGING_PARTS_OF_HELPERS = """
+    import sys
+    from DECORATORS import njit
+    from numba import types
+    from numba.extending import intrinsic, lower_builtin, register_jitable, type_callable
+
+    K, EDITION = 1, int(sys.argv[1])
+
+    @njit(cache=True)
+    def recursive(n):
+        if n <= 0:
+            return K
+        return recursive(n - 1) + K
+
+    @register_jitable(inline="always")
+    def inlined(x):
+        return x + K
+
+    @njit(cache=True, inline="always")
+    def inlined_dispatcher(x):
+        return x * 10 + K
+
+    @njit(cache=True)
+    def calls_recursive(x):
+        return x + recursive(4)
+
+    @njit(cache=True)
+    def calls_inlined(x):
+        return inlined(x) + 0.5
+
+    @njit(cache=True)
+    def calls_inlined_dispatcher(x):
+        return inlined_dispatcher(x) + 0.5
+
+    def builtin(x): ...
+
+    @type_callable(builtin)
+    def type_builtin(context):
+        return lambda x: types.float64
+
+    @lower_builtin(builtin, types.Any)
+    def generate_builtin(context, builder, signature, values):
+        value = context.cast(builder, values[0], signature.args[0], types.float64)
+        return builder.fadd(value, context.get_constant(types.float64, K * 10))
+
+    @intrinsic
+    def intrinsic_function(typing_context, x):
+        k = K
+
+        def generate(context, builder, signature, values):
+            return builder.fadd(values[0], context.get_constant(types.float64, k * 100 + K))
+        return types.float64(types.float64), generate
+
+    @njit(cache=True)
+    def calls_builtin(x):
+        return builtin(x)
+
+    @njit(cache=True)
+    def calls_intrinsic(x):
+        return intrinsic_function(float(x))
+
+    @njit(cache=True)
+    def caller(x):
+        return calls_recursive(x), calls_inlined(x), calls_inlined_dispatcher(x), calls_builtin(x), calls_intrinsic(x)
+
+    answers = [caller(2.0)]
+    K = 5
+
+    @njit(cache=True)
+    def first(x):
+        return calls_recursive(x) + EDITION
+
+    @njit(cache=True)
+    def second(x):
+        return calls_inlined(x) + inlined(x) + EDITION
+
+    @njit(cache=True)
+    def third(x):
+        return calls_inlined_dispatcher(x) + inlined_dispatcher(x) + EDITION
+
+    @njit(cache=True)
+    def fourth(x):
+        return calls_builtin(x) + builtin(x) + EDITION
+
+    @njit(cache=True)
+    def fifth(x):
+        return calls_intrinsic(x) + intrinsic_function(float(x)) + EDITION
+
+    print(repr(repr([*answers, *[function(x) for x in (2.0, 2) for function in (first, second, third, fourth, fifth)]])))
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["run", "variable"])
@@ -465,6 +559,16 @@ def test_registered_functions_stay_registered_in_copies_with_former_values(
     for outcome, edition in zip(outcomes, ("1", "1", "2", "2"), strict=True):
         assert outcome.answer == uncached(_CHANGING_REGISTERED_FUNCTIONS, edition)
     assert outcomes[2].stored  # `first`, whose helper is compiled from a copy
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", _modes("run", "variable"))
+def test_functions_and_code_generators_of_helpers_have_former_values(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
+    programs = Programs(tmp_path, _CHANGING_PARTS_OF_HELPERS)
+    for edition in ("1", "1", "2", "2"):
+        answer = programs.start(mode, tmp_path / "cache", edition).answer
+        assert answer == uncached(_CHANGING_PARTS_OF_HELPERS, edition)
 
 
 @pytest.mark.slow

@@ -435,3 +435,28 @@ def test_a_cached_function_may_call_an_uncached_recursive_one(project: Project) 
         project.run_in_fork(CALL)  # it crashes, or aborts
     assert project.run(CALL_AND_COUNT, backend=True) == (130, 0)
     assert project.run(CALL_AND_COUNT, backend=True) == (130, 1)
+
+
+CALLS_LOADED_RECURSION = """
+    import ctypes
+    from numba import njit
+
+    absolute = ctypes.CDLL(None).labs
+    absolute.argtypes, absolute.restype = [ctypes.c_long], ctypes.c_long
+
+    @njit(cache=True)
+    def factorial(n):
+        return 1 if n < 2 else n * factorial(n - 1)
+
+    @njit(cache=True)
+    def f(x):
+        return absolute(x) + factorial({n})
+"""
+
+
+@pytest.mark.quick_answer
+def test_code_that_is_not_stored_may_call_a_loaded_recursive_function(project: Project) -> None:
+    """The code for the literal argument is compiled or loaded, the code for the other arguments is loaded."""
+    for n, expected in ((5, 130), (6, 730), (6, 730)):
+        project.write(caller=CALLS_LOADED_RECURSION.format(n=n))
+        assert project.run(CALL, backend=True) == expected

@@ -5,6 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from numba.core.codegen import JITCodeLibrary
+
 from compcache.numba.compilation import scopes
 from compcache.numba.fingerprints.implementations import stable_name
 from compcache.numba.identity.dependencies import Dependency, dependency_of, dependency_of_generator, dependency_of_type
@@ -16,7 +18,13 @@ if TYPE_CHECKING:
 
     from compcache.numba.identity.linked import LinkedOverload, Loop
 
-__all__ = ["LibraryRecord", "add_linked", "begin_records", "collect_dependencies", "library_of", "record_library", "set_dependencies"]
+__all__ = [
+    "UNRESOLVED", "LibraryRecord", "add_linked", "begin_records", "collect_dependencies", "library_of", "record_library",
+    "set_dependencies",
+]  # fmt: skip
+
+#: The prefix of Numba's slots for recursive calls. The rest of the name is the symbol of the callee.
+UNRESOLVED = ".numba.unresolved$"
 
 
 class LibraryRecord(NamedTuple):
@@ -113,12 +121,18 @@ def collect_dependencies(library: Any, scope: scopes.Scope | None = None) -> Lib
 
 
 def _linking_libraries(library: Any) -> Iterator[Any]:
-    """Yield the libraries that are linked into a library, and into those of them without a record. Omit Numba's internal libraries."""
+    """Yield the libraries that are linked into a library, and into those of them without a record, and those of its recursive callees.
+
+    Omit Numba's internal libraries.
+    """
     for linked in getattr(library, "_linking_libraries", ()):
         if linked not in _records:
             yield from _linking_libraries(linked)
         if linked in _records or not linked.name.startswith(_INTERNAL_PREFIXES):
             yield linked
+    variables = library._final_module.global_variables if isinstance(library, JITCodeLibrary) and library._finalized else ()
+    callees = [library_of(variable.name.removeprefix(UNRESOLVED)) for variable in variables if variable.name.startswith(UNRESOLVED)]
+    yield from [callee for callee in callees if callee in _records]
 
 
 def _dependencies_in_scope(scope: scopes.Scope) -> LibraryRecord:

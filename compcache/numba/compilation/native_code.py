@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.environment import lookup_environment
 
+from compcache.numba.compilation.libraries import UNRESOLVED, library_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -24,7 +26,6 @@ __all__ = [
 ]  # fmt: skip
 
 _ENVIRONMENT = "_ZN08NumbaEnv"
-_UNRESOLVED = ".numba.unresolved$"
 _ABORT = "nrt_unresolved_abort"
 
 
@@ -66,7 +67,7 @@ def postpone(library: Any, generate_code: Callable[[Any], None]) -> None:
     variables = [variable.name for variable in module.global_variables]
     defined = frozenset(name for name, is_declaration in functions.items() if not is_declaration)
     declared_names = [name for name, is_declaration in functions.items() if is_declaration]
-    called = tuple(name.removeprefix(_UNRESOLVED) for name in variables if name.startswith(_UNRESOLVED))
+    called = tuple(name.removeprefix(UNRESOLVED) for name in variables if name.startswith(UNRESOLVED))
     if called:
         declared_names.append(_ABORT)  # each slot contains this function until the slot is filled
     # The environments must live as long as the library, as they do with generated code.
@@ -94,6 +95,18 @@ def generate(library: Any) -> None:
             if environment is not None:
                 library.codegen.set_env(name, environment)
         _generate_definers(waiting.called)
+        for name in waiting.called:
+            _fill_slot(library.codegen._rtlinker, name)
+
+
+def _fill_slot(linker: Any, name: str) -> None:
+    """Fill the slot for recursive calls of a function whose code was loaded, which Numba's linker does not find."""
+    library = library_of(name) if name in linker._unresolved else None
+    address = library.get_pointer_to_function(name) if library is not None and library._finalized else 0
+    slot = linker._unresolved.pop(name, None) if address else None  # the request may have filled the slot
+    if slot is not None:
+        slot.value = address
+        linker._resolved.append((name, slot))
 
 
 def _generate_definers(names: Iterable[str]) -> None:

@@ -15,6 +15,7 @@ import weakref
 from contextlib import contextmanager
 from hashlib import blake2b
 from pickle import PicklingError
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numba.core.dispatcher import ObjModeLiftedWith
@@ -29,7 +30,7 @@ from compcache.numba.fingerprints.fingerprint import fingerprint
 from compcache.numba.fingerprints.fixed_code import CodeIdentity, record_symbol
 from compcache.numba.fingerprints.former import former_function
 from compcache.numba.fingerprints.history import record_code
-from compcache.numba.fingerprints.implementations import digest_name, stable_name
+from compcache.numba.fingerprints.implementations import digest_name, plain_function, stable_name
 from compcache.numba.fingerprints.numba_values import name_of_class
 from compcache.numba.identity.dependencies import Dependency, dependency_of, has_content
 from compcache.numba.identity.kept_results import Result, digest_arguments, former_result, record_results
@@ -74,6 +75,7 @@ class Scope:
         overload: the overload that is being compiled.
         loops: the loops that the compilation has added to ufuncs, in order.
         read: the function whose code and values the compiler reads: the function, or a copy with former values.
+        is_former: whether loaded code contains the overload, so that the compiler reads former values.
         token: the token in the function's symbols.
         miss: the failed look-up that caused the compilation; None if no look-up caused it.
         symbol_count: the number of symbols that contain the token.
@@ -89,8 +91,8 @@ class Scope:
     """
 
     __slots__ = (
-        "accepted", "changed", "first_dependencies", "function", "generators", "loops", "miss", "names", "overload", "problem",
-        "read", "symbol_count", "token", "tried", "types", "used",
+        "accepted", "changed", "first_dependencies", "function", "generators", "is_former", "loops", "miss", "names", "overload",
+        "problem", "read", "symbol_count", "token", "tried", "types", "used",
     )  # fmt: skip
 
     def __init__(self, function: Any, token: str, miss: Miss | None, overload: LinkedOverload, read: Any) -> None:
@@ -98,6 +100,7 @@ class Scope:
         self.overload = overload
         self.loops: dict[Loop, None] = {}
         self.read = read
+        self.is_former = False
         self.token = token
         self.miss = miss
         self.symbol_count = 0
@@ -138,8 +141,10 @@ def compile_scope(function: Any, dispatcher: Any, args: Any, return_type: Any, f
     the scope of the caller. After the outermost compilation, the actions from `defer` run; if it failed, after the next that succeeds.
     """
     overload = linked_overload(function, dispatcher, args)
-    read = _copy_with_former_values(function, {}) if take_linked(overload) else function
+    is_former = take_linked(overload)
+    read = _copy_with_former_values(function, {}) if is_former else function
     scope = Scope(function, _make_token(read, function, args, return_type, flags, extra), _pop_miss(function, args), overload, read)
+    scope.is_former = is_former
     if not _state.scopes:
         _state.clock_start, _state.compile_seconds = time.thread_time(), 0.0
     _state.scopes.append(scope)
@@ -352,7 +357,8 @@ def _copy_with_former_values(function: Any, copies: dict[Any, Any]) -> Any:
 def next_unique_id(function: Any) -> tuple[str, Any]:
     """Return a unique id for the symbols of a function that Numba is about to compile, and the function that the compiler must read.
 
-    The innermost compilation's own function gets the token. Each further id is the token with a number. Outside all scopes, ids are random.
+    The innermost compilation's own function gets the token. Each further id, for example that of an inlined function, is the token with a
+    number. Outside all scopes, ids are random.
     """
     if not _state.scopes:
         return uuid.uuid4().hex, function
@@ -361,7 +367,8 @@ def next_unique_id(function: Any) -> tuple[str, Any]:
         scope.symbol_count = 1
         return scope.token, scope.read
     scope.symbol_count += 1
-    return f"{scope.token}x{scope.symbol_count}", function
+    read = _copy_with_former_values(function, {}) if scope.is_former else function
+    return f"{scope.token}x{scope.symbol_count}", read
 
 
 def function_read(function: Any) -> Any:
@@ -514,10 +521,27 @@ def record_name(name: str) -> None:
         _state.scopes[-1].names.add(digest_name(name))
 
 
-def record_generator(implementation: Any) -> None:
-    """Record that an implementation generates code for the innermost compilation of this thread."""
-    if _state.scopes:
-        _state.scopes[-1].generators[id(implementation)] = implementation
+def record_generator(implementation: Any) -> Any:
+    """Record that an implementation generates code for the innermost compilation of this thread, and return what must generate the code.
+
+    For an overload in loaded code, this is a copy that reads former values if a value has changed. Then the running compilations are not
+    cached.
+    """
+    if not _state.scopes:
+        return implementation
+    scope = _state.scopes[-1]
+    scope.generators[id(implementation)] = implementation
+    if not scope.is_former or type(implementation) is not FunctionType:
+        return implementation
+    # An intrinsic defines its code generator. The values that the intrinsic reads are those that were kept.
+    functions = [function for function in map(plain_function, scope.tried.values()) if function is not None]
+    owner = next((function for function in functions if implementation.__code__ in function.__code__.co_consts), implementation)
+    copy = _copy_with_former_values(owner, {})
+    if copy is owner:
+        return implementation
+    _record_problem(f"{stable_name(owner)} has changed since loaded code used it: do not change the values that it reads")
+    values = implementation.__name__, implementation.__defaults__, implementation.__closure__
+    return copy if owner is implementation else FunctionType(implementation.__code__, copy.__globals__, *values)
 
 
 def record_type(cls: type) -> None:

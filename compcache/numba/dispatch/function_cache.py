@@ -24,7 +24,7 @@ from compcache.numba.fingerprints.content import find_old_code
 from compcache.numba.fingerprints.fixed_code import CodeIdentity, record_compiled
 from compcache.numba.fingerprints.numba_values import name_of_pipeline
 from compcache.numba.identity.dependencies import functions_compiled_for
-from compcache.numba.identity.kept_results import decode_results, record_results
+from compcache.numba.identity.kept_results import record_results_in
 from compcache.numba.identity.key import Identity, flags_text, identify, type_text
 from compcache.numba.identity.linked import decode_linked, is_linked, linked_overload, record_linked
 from compcache.numba.lazy.entries import Key, find_record
@@ -126,7 +126,7 @@ class FunctionCache(CacheObject):
             entry = load.find_entry(self._cache, *record.base)
             if entry is not None:
                 record_linked(decode_linked(entry[1], functions))
-                record_results(decode_results(entry[1]))
+                record_results_in(entry[1])
 
     def _record_loaded(self, identity: Identity, sig: Any, cres: Any) -> None:
         """Count a hit, print Numba's messages, and record the code, its identity, and what is linked into it.

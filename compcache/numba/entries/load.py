@@ -20,7 +20,7 @@ from compcache.interrupts import suppress
 from compcache.numba.compilation import libraries, native_code, scopes
 from compcache.numba.entries.mapped_library import MappedLibrary, StoredLibrary, keep_mapped, make_entry_point, set_environments
 from compcache.numba.identity.dependencies import Dependency, decode_names, is_current, matching_names
-from compcache.numba.identity.kept_results import are_results_valid, decode_results, record_results
+from compcache.numba.identity.kept_results import are_results_valid, decode_results, record_results_in
 from compcache.numba.identity.linked import LinkedOverload, add_loops, decode_linked, linked_overload
 from compcache.numba.identity.settings import requested_cpu
 from compcache.numba.lazy.c_helpers import helper_address
@@ -91,7 +91,7 @@ def load_result(
     if entry is None:
         return None
     target, description = entry
-    record_results(decode_results(description))
+    record_results_in(description)
     kind, token, symbols, payload = pickle.loads(description.pickled)  # noqa: S301 - the cache was opened for it
     if token:
         scopes.record_token(token)
@@ -223,7 +223,7 @@ def load_library(cache: Cache, identity: Identity, name: str, target_context: An
     if entry is None:
         return None
     target, description = entry
-    record_results(decode_results(description))
+    record_results_in(description)
     kind, _, symbols, payload = pickle.loads(description.pickled)  # noqa: S301 - the cache was opened for it
     target_context.refresh()
     codegen = target_context.codegen()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from compcache.numba.compilation.libraries import library_of
+from compcache.numba.compilation.libraries import UNRESOLVED, library_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 __all__ = ["UNRESOLVED", "MissingCallee", "link_recursive_callees", "resolve_recursion"]
 
 _MAX_CALLEES = 1000
-UNRESOLVED = ".numba.unresolved$"
 _DECLARED_RECURSION = re.compile(r'\n(@"\.numba\.unresolved\$([^"]+)") = external (?:\w+ )*global ptr\b.*')
 
 
@@ -21,18 +20,17 @@ class MissingCallee(Exception):  # noqa: N818 - a result, not a failure
     """Raised if the definition of a recursive callee cannot be linked into code. The message gives the reason."""
 
 
-def link_recursive_callees(library: Any) -> Any:
-    """Return the module of a library with the definitions of all recursive callees.
+def link_recursive_callees(module: Any) -> Any:
+    """Return a library's module with the definitions of all recursive callees.
 
-    The result is the library's own module, or a copy in which callees that inlining has removed are linked again.
+    The result is the module itself, or a copy in which callees that inlining has removed are linked again.
 
     Raise `MissingCallee` if no library of this process defines one of the callees, or `_MAX_CALLEES` callees or more were removed.
     """
-    module = library._final_module
     for _ in range(_MAX_CALLEES):
-        defined = {function.name for function in module.functions if not function.is_declaration}
         variables = [variable.name for variable in module.global_variables]
         callees = [name.removeprefix(UNRESOLVED) for name in variables if name.startswith(UNRESOLVED)]
+        defined = {function.name for function in module.functions if callees and not function.is_declaration}
         missing = next((name for name in callees if _find_callee(name, defined) is None), None)
         if missing is None:
             return module

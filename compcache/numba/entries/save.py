@@ -106,7 +106,7 @@ def save_result(cache: Cache, identity: Identity, name: str, cres: Any, targets:
     if source is None:
         if library.has_dynamic_globals:
             raise NotCacheable(_DYNAMIC_GLOBALS)
-        if recursion.link_recursive_callees(library) is not library._final_module:
+        if recursion.link_recursive_callees(library._final_module) is not library._final_module:
             raise NotCacheable("the function calls a recursive function that Numba has compiled separately: pass the result as an argument")
         declared = [function.name for function in library._final_module.functions if function.is_declaration]
         thread_functions = tuple(name for name in declared if name in THREADING)
@@ -136,11 +136,11 @@ def _require_assembly(cres: Any, module: Any) -> str:
 
 
 def _make_linkable_bitcode(cres: Any) -> bytes:
-    """Return the bitcode with which callers are linked, with imports in place of addresses.
+    """Return the bitcode with which callers are linked, with imports in place of addresses, and with the recursive callees.
 
     Raise `NotCacheable` if the code uses an address that has no name.
     """
-    module = cres.library._get_module_for_linking()
+    module = recursion.link_recursive_callees(cres.library._get_module_for_linking())
     if cres.library.has_dynamic_globals:
         module = binding.parse_assembly(_require_assembly(cres, module))
     bitcode: bytes = module.as_bitcode()
@@ -255,7 +255,7 @@ def _prepare_image_source(cres: Any, text: str) -> tuple[Any, Any]:
     fndesc = cres.fndesc
     try:
         if recursion.UNRESOLVED in text:
-            text = _require_assembly(cres, recursion.link_recursive_callees(cres.library))
+            text = _require_assembly(cres, recursion.link_recursive_callees(cres.library._final_module))
     except recursion.MissingCallee as error:
         raise NotYetCacheable(str(error)) from error
     if (

@@ -58,7 +58,7 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Res
     """
     context = cres.target_context
     try:
-        compiled = _clear_known_addresses(link_recursive_callees(cres.library))
+        compiled = _clear_known_addresses(link_recursive_callees(cres.library._final_module))
         services = _find_used_services(func_name, compiled)
         plan = _encode_plan_if_used(
             func_name, cres, parameters, result, is_needed=bool(services.helpers or services.functions or services.library)

@@ -343,9 +343,7 @@ def _wrap_find(original: Any) -> Any:
 
     def find(self: Any, sig: Any) -> Any:
         """Return the implementation that Numba chooses, and record that the code depends on it."""
-        implementation = original(self, sig)
-        scopes.record_generator(implementation)
-        return implementation
+        return scopes.record_generator(original(self, sig))
 
     return find
 

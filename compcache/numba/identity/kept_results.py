@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.fingerprints.former import keep_values
-from compcache.numba.fingerprints.implementations import registry, stable_name
+from compcache.numba.fingerprints.implementations import GENERATOR, plain_function, registry, stable_name
 from compcache.numba.identity.dependencies import Dependency, is_current
 from compcache.numba.identity.key import signature_text
 from compcache.numba.lazy.description import RESULT
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Result", "are_results_valid", "decode_results", "digest_arguments", "encode_results", "former_result", "record_results",
-    "record_unknown_result",
+    "record_results_in", "record_unknown_result",
 ]  # fmt: skip
 
 
@@ -68,6 +68,14 @@ def record_results(results: Iterable[Result]) -> None:
             keep_values(implementation.function)
         contents = _contents.setdefault(name, {})
         contents[arguments] = content if contents.get(arguments, content) == content else ""
+
+
+def record_results_in(description: Description) -> None:
+    """Record the results that a description lists, and keep the values that the listed code generators read now."""
+    record_results(decode_results(description))
+    for name, _ in description.used:
+        for implementation in registry.by_name.get(name, ()) if name.startswith(GENERATOR) else ():
+            keep_values(plain_function(implementation.function))
 
 
 def former_result(function: Any, arguments: str) -> Dependency | None:
