@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pickle import PicklingError
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,7 +31,7 @@ from compcache.numba.fingerprints.former import former_function
 from compcache.numba.fingerprints.history import record_code
 from compcache.numba.fingerprints.implementations import digest_name, stable_name
 from compcache.numba.fingerprints.numba_values import name_of_class
-from compcache.numba.identity.dependencies import Dependency, dependency_of, has_content
+from compcache.numba.identity.dependencies import Dependency, dependency_of, dependency_of_generator, has_content
 from compcache.numba.identity.kept_results import Result, digest_arguments, former_result, record_results
 from compcache.numba.identity.key import flags_text, signature_text
 from compcache.numba.identity.linked import Loop, linked_overload, take_linked
@@ -84,7 +84,7 @@ class Scope:
         accepted: the ids of the implementations that accepted the compiler's types.
         problem: the reason why the code has no identity, or "".
         names: the digests of the names that the compiler looked up.
-        generators: the functions that generated code, by id.
+        generators: the functions that generated code, by id, each with the dependency on it before its first run in the compilation.
         types: the user-defined classes of Numba types for whose values code was generated.
     """
 
@@ -108,7 +108,7 @@ class Scope:
         self.accepted: set[int] = set()
         self.problem = ""
         self.names: set[int] = set()
-        self.generators: dict[int, Any] = {}
+        self.generators: dict[int, tuple[Any, Dependency | None]] = {}
         self.types: dict[type, None] = {}
 
 
@@ -515,9 +515,12 @@ def record_name(name: str) -> None:
 
 
 def record_generator(implementation: Any) -> None:
-    """Record that an implementation generates code for the innermost compilation of this thread."""
-    if _state.scopes:
-        _state.scopes[-1].generators[id(implementation)] = implementation
+    """Record that an implementation is about to generate code for the innermost compilation of this thread."""
+    if _state.scopes and id(implementation) not in _state.scopes[-1].generators:
+        dependency = None
+        with suppress(Unidentifiable):  # the end of the compilation raises the error again
+            dependency = dependency_of_generator(implementation)
+        _state.scopes[-1].generators[id(implementation)] = implementation, dependency
 
 
 def record_type(cls: type) -> None:
