@@ -147,3 +147,53 @@ def test_implementations_that_declined_have_the_content_of_that_time(tmp_path: P
 
     assert [start(*given).answer for given in (("1", "2"), ("2",), ("2", "1"))] == ["101", "201", "201"]
     assert start("1")[::2] == ("101", 1)
+
+
+_COUNTING = """
+    import sys
+    from numba import njit, types
+    from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+    from numba.extending import lower_builtin
+
+    order, counted = sys.argv[1:]
+    count = [0]
+
+    def number(x):
+        pass
+
+    @infer_global(number)
+    class NumberTemplate(AbstractTemplate):
+        def generic(self, args, kws):
+            if counted == "typing":
+                count[0] += 1
+            return signature(types.int64, args[0])
+
+    @lower_builtin(number, types.Any)
+    def lower_number(context, builder, sig, args):
+        if counted == "lowering":
+            count[0] += 1
+        return context.get_constant(types.int64, count[0])
+
+    @njit(cache=True)
+    def f(x):
+        return number(x)
+
+    @njit(cache=True)
+    def g(x):
+        return number(x) * 10
+
+    print([f(1) if name == "f" else g(1) for name in order])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("counted", ["typing", "lowering"])
+@pytest.mark.parametrize("mode", ["run", "install"])
+def test_code_of_generators_whose_values_a_compilation_has_changed_is_not_stored(
+    tmp_path: Path, uncached: Callable[..., str], mode: str, counted: str
+) -> None:
+    programs = Programs(tmp_path, _COUNTING)
+    for order in ("g", "fg", "g"):
+        outcome = programs.start(mode, tmp_path / "cache", order, counted)
+        assert outcome == Outcome(uncached(_COUNTING, order, counted), 0, 0)

@@ -145,11 +145,28 @@ def _dependencies_in_scope(scope: scopes.Scope) -> LibraryRecord:
         unused = [function for id_, function in scope.tried.items() if id_ not in scope.used]
         dependencies = {dependency_of(function, declined=id(function) not in scope.accepted) for function in unused}
         dependencies |= {result.dependency for result in results}
-        dependencies |= {found for found in map(dependency_of_generator, scope.generators.values()) if found is not None}
+        dependencies |= _generators_in_scope(scope)
         dependencies |= set(map(dependency_of_type, scope.types))
         return LibraryRecord(frozenset(dependencies), frozenset(scope.names), results=results)
     except Unidentifiable as error:
         return LibraryRecord(problem=Unrepeatable(str(error)))
+
+
+def _generators_in_scope(scope: scopes.Scope) -> set[Dependency]:
+    """Return the dependencies on the code generators that a scope has recorded.
+
+    Raise `Unidentifiable` if one cannot be identified, or if values that it may read have changed during the compilation. It may have read
+    any of them, and other processes start with the earlier values.
+    """
+    rows = [(function, before, dependency_of_generator(function)) for function, before in scope.generators.values()]
+    dependencies = {after for _, _, after in rows if after is not None}
+    changed = [function for function, before, after in rows if before != after]
+    if dependencies:  # typing comes first, so it may have changed values of the generators, too
+        known = [(function, scope.first_dependencies.get(id_)) for id_, function in scope.tried.items()]
+        changed += [function for function, before in known if before is not None and before != dependency_of(function, declined=True)]
+    if changed:
+        raise Unidentifiable(f"{stable_name(changed[0])} changes values that it reads: let implementations change no variable")
+    return dependencies
 
 
 def _results_in_scope(scope: scopes.Scope, function: Any) -> Iterator[Result]:

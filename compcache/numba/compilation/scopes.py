@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pickle import PicklingError
 from types import FunctionType
@@ -32,7 +32,7 @@ from compcache.numba.fingerprints.former import former_function
 from compcache.numba.fingerprints.history import record_code
 from compcache.numba.fingerprints.implementations import digest_name, plain_function, stable_name
 from compcache.numba.fingerprints.numba_values import name_of_class
-from compcache.numba.identity.dependencies import Dependency, dependency_of, has_content
+from compcache.numba.identity.dependencies import Dependency, dependency_of, dependency_of_generator, has_content
 from compcache.numba.identity.kept_results import Result, digest_arguments, former_result, record_results
 from compcache.numba.identity.key import flags_text, signature_text
 from compcache.numba.identity.linked import Loop, linked_overload, take_linked
@@ -86,7 +86,7 @@ class Scope:
         accepted: the ids of the implementations that accepted the compiler's types.
         problem: the reason why the code has no identity, or "".
         names: the digests of the names that the compiler looked up.
-        generators: the functions that generated code, by id.
+        generators: the functions that generated code, by id, each with the dependency on it before its first run in the compilation.
         types: the user-defined classes of Numba types for whose values code was generated.
     """
 
@@ -111,7 +111,7 @@ class Scope:
         self.accepted: set[int] = set()
         self.problem = ""
         self.names: set[int] = set()
-        self.generators: dict[int, Any] = {}
+        self.generators: dict[int, tuple[Any, Dependency | None]] = {}
         self.types: dict[type, None] = {}
 
 
@@ -530,7 +530,11 @@ def record_generator(implementation: Any) -> Any:
     if not _state.scopes:
         return implementation
     scope = _state.scopes[-1]
-    scope.generators[id(implementation)] = implementation
+    if id(implementation) not in scope.generators:
+        dependency = None
+        with suppress(Unidentifiable):  # the end of the compilation raises the error again
+            dependency = dependency_of_generator(implementation)
+        scope.generators[id(implementation)] = implementation, dependency
     if not scope.is_former or type(implementation) is not FunctionType:
         return implementation
     # An intrinsic defines its code generator. The values that the intrinsic reads are those that were kept.
