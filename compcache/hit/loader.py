@@ -192,7 +192,7 @@ class Loader(PlainLoader):
         if closure is not None and module is not None:
             from compcache.hit.closures.linked import LinkedClosures
 
-            linked = LinkedClosures(self, (Choice, Source, Sources))
+            linked = LinkedClosures(self, (Choice, Source))
             linked.inherit(store, closure, module)
             self.linked = self.linked or linked
 
@@ -238,11 +238,11 @@ class Loader(PlainLoader):
 
         The load is repeated if another thread has loaded or unloaded a module, or to exclude closures. Exceptions: see `load`.
         """
-        target = self.linked.load_from_list(func_name, owner) if self.linked is not None and accept is None else None
         excluded: set[bytes] = set()
-        while target is None:
+        while True:
             target = self._load_once(func_name, owner, accept, excluded)
-        return target
+            if target is not None:
+                return target
 
     def _load_once(self, func_name: str, owner: object, accept: Accept | None, excluded: set[bytes]) -> TypedCallTarget | None:
         """Load a function. Return None if the load must be repeated (`_load`). See `load` for the exceptions."""
@@ -360,7 +360,7 @@ class Loader(PlainLoader):
 
                     self.store.refresh()  # the present index decides whether the closure is valid
                     with hit._lock:
-                        self.linked = self.linked or LinkedClosures(self, (Choice, Source, Sources))
+                        self.linked = self.linked or LinkedClosures(self, (Choice, Source))
                 if offset < LINKED or (sources is not None and module_id not in sources.excluded):
                     admitted = self.linked.admitted(func_name, module_id, offset, is_bound=bound_to is not None)
                     if admitted is not None:

@@ -12,9 +12,8 @@ from cli_process import compcache
 from helpers import FreshProcessError, adder, caller, flip_byte, module_file, run_fresh, sum_of
 from inlined_programs import FOLLOWED, follow
 
-from compcache import Cache, FormatError, Function, ModuleSource, NotCachedError, PrunePolicy, StorageError
+from compcache import Cache, Function, ModuleSource, NotCachedError, PrunePolicy
 from compcache.build import codegen
-from compcache.directory.module_file import ModuleFile
 from compcache.directory.places import CLOSURES
 from compcache.hit.closures import MAGIC, seal
 from compcache.signing.keys import generate_key
@@ -87,7 +86,7 @@ def test_a_process_that_has_the_cache_open_sees_what_is_newer_as_it_does_without
 
 @pytest.mark.slow
 def test_a_process_that_has_a_set_in_memory_sees_what_is_newer(cache: Cache, directory: Path) -> None:
-    names = [f"f{number}" for number in range(12)]  # from the eighth on a process has all records of the set
+    names = [f"f{number}" for number in range(12)]
     cache.add_modules([ModuleSource(adder(name, 1)) for name in names])
     cache.link(names, into="all")
     with Cache(directory) as reader:
@@ -96,27 +95,6 @@ def test_a_process_that_has_a_set_in_memory_sees_what_is_newer(cache: Cache, dir
         cache.add_module(ModuleSource(adder("f11", 50)))
         assert reader.get_target("f11")(1) == 51
         assert {target(1) for target in held} == {2}
-
-
-@pytest.mark.parametrize("error", [StorageError("unreadable"), FormatError("damaged")])
-def test_functions_are_loaded_where_the_records_of_a_set_cannot_be_read_at_once(
-    cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    names = [f"f{number}" for number in range(12)]
-    cache.add_modules([ModuleSource(adder(name, 1)) for name in names])
-    cache.link(names, into="all")
-    reads = []
-
-    def read(*_: object) -> bytes:
-        reads.append(1)
-        raise error
-
-    monkeypatch.setattr(ModuleFile, "read", read)
-    with Cache(directory) as reader:
-        assert reader._loader is not None  # no hit is plain
-        targets = [reader.get_target(name) for name in names]
-        assert {target(1) for target in targets} == {2}
-    assert len(reads) == 1
 
 
 def test_other_additions_leave_it_as_it_is(chain: Cache, directory: Path) -> None:

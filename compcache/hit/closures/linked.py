@@ -21,43 +21,32 @@ if TYPE_CHECKING:
 
     from compcache.hit import PlainClosure
     from compcache.hit.closures.bound import Binding
-    from compcache.hit.closures.sets import ListedFunction
     from compcache.hit.loader import Choice, LoadedModule, Loader, Source, Sources
-    from compcache.hit.target import TypedCallTarget
     from compcache.store import Store
 
 __all__ = ["LinkedClosures"]
-
-#: The number of look-ups that meet a loaded closure before all of its functions are listed.
-_LISTED_FROM = 8
 
 
 class LinkedClosures:
     """The linked closures that a loader has met. They live as long as the loader.
 
-    Their validity is known for one state of the index. After several functions of a closure were loaded, the list of all its
-    functions is in memory: other functions then load without a look-up while the index is unchanged and the image is mapped. `types`
-    are the classes of choices, sources and tables of sources.
+    Their validity is known for one state of the index. `types` are the classes of choices and sources.
     """
 
     __slots__ = (
-        "_early", "_homes", "_containers", "_parts", "_segments", "_state", "_valid", "_used", "_weak_loader", "bound",
-        "listed_functions", "types",
+        "_early", "_homes", "_containers", "_parts", "_segments", "_state", "_valid", "_weak_loader", "bound",
     )  # fmt: skip
 
-    def __init__(self, loader: Loader, types: tuple[type[Choice], type[Source], type[Sources]]) -> None:
+    def __init__(self, loader: Loader, types: tuple[type[Choice], type[Source]]) -> None:
         """Begin without closures. The caller holds the loader's lock."""
         self._weak_loader = ref(loader)
-        self.types = types
         self._segments: object = None
         self._state = b""
         self._valid: dict[bytes, bool] = {}
-        self._used: dict[bytes, int] = {}  # by closure: how often look-ups have met it
-        self.listed_functions: dict[str, ListedFunction] = {}  # by name
         self._parts: dict[bytes, tuple[bytes, ...]] = {}  # by closure: the modules with code in it
         self._homes: dict[bytes, tuple[bytes, ...]] = {}  # by closure: the modules that it contains whole
         self._containers: dict[bytes, list[bytes]] = {}  # by module: the closures that contain it whole
-        self.bound = BoundNames(loader, types[:2])
+        self.bound = BoundNames(loader, types)
         self._early = {*loader._modules}  # the modules whose earlier bindings are unknown
 
     @property
@@ -231,8 +220,7 @@ class LinkedClosures:
     def is_valid_now(self, module_id: bytes) -> bool:
         """Return whether the linked closure with this module_id is valid in the present state of the index.
 
-        A closure that is found valid is recorded. After look-ups have met a loaded, valid closure `_LISTED_FROM` times, its functions are
-        listed.
+        A closure that is found valid is recorded.
         """
         loader = self._loader
         self._refresh_state(loader.store)
@@ -242,12 +230,6 @@ class LinkedClosures:
             is_known_valid = self._valid[module_id] = contents is not None
             if contents is not None:
                 self._add_closure(module_id, *contents)
-        elif is_known_valid and loader._loaded(module_id) is not None:
-            count = self._used[module_id] = self._used.get(module_id, 0) + 1
-            if count == _LISTED_FROM:
-                from compcache.hit.closures.sets import list_functions
-
-                list_functions(loader, self, module_id)
         return is_known_valid
 
     def exclude(self, sources: Sources) -> bool:
@@ -273,24 +255,8 @@ class LinkedClosures:
             self._containers.setdefault(home, []).append(module_id)
 
     def _refresh_state(self, store: Store) -> None:
-        """Forget validity and lists if the index has changed."""
+        """Forget validity if the index has changed."""
         segments = store.segments()
         if segments != self._segments:
             self._segments, self._state = segments, store.state()
             self._valid.clear()
-            self._used.clear()
-            self.listed_functions.clear()
-
-    def load_from_list(self, func_name: str, owner: object) -> TypedCallTarget | None:
-        """Return the call target of a listed function in a mapped closure, or None if it has further needs or must be looked up."""
-        loader, function = self._loader, self.listed_functions.get(func_name)
-        if function is None or loader.builds or loader.store._in_memory:
-            return None
-        loaded = loader._loaded(function.module_id)
-        if loaded is None or loader.store.index.refresh() or loader.store.segments() != self._segments:
-            return None
-        if self.bound.module_of(func_name) not in (None, function.module_id) or self._is_taken(func_name, function.module_id):
-            return None
-        from compcache.hit.closures.sets import load_from_list
-
-        return load_from_list(loader, self, func_name, loaded, owner)

@@ -407,7 +407,7 @@ def test_a_kernel_is_the_same_bytes_in_every_process(tmp_path: Path) -> None:
 REFUSALS = {
     "it is a generator": ("def f(n):\n    for i in range(n):\n        yield i\n", "(int64,)"),
     "the result cannot be converted: exports do not support the type range_state_int64": ("def f(n):\n    return range(n)\n", "(int64,)"),
-    "Numba cannot compile it for (int64): int64 has no attribute 'foo' (": ("def f(n):\n    return n.foo\n", "(int64,)"),
+    "Numba cannot compile it for (int64): Unknown attribute 'foo' of type int64 (": ("def f(n):\n    return n.foo\n", "(int64,)"),
     "its signature declares 2 argument types, but the function has 1 parameter": ("def f(n):\n    return n\n", "(int64, int64)"),
     "its signature declares 1 argument type, but the function requires at least 2": ("def f(x, y, *rest):\n    return x\n", "(int64,)"),
     "/refused5.py, line 3)": ("def f(*rest):\n    t = 0\n    for r in rest:\n        t += r\n    return t\n", "(int64, float64)"),
