@@ -152,7 +152,7 @@ class Store(Directory):
         With `linked`, realizations in linked closures are included.
         """
         key = name_key(func_name)
-        rows = sort_by_preference(self.index.find_numbered(key), is_near) if is_ordered(func_name) else self.index.find(key)
+        rows = sort_by_preference(self.index.find_numbered(key), is_near) if is_ordered(func_name) else self.index.find(key, linked=linked)
         return rows if linked else (row for row in rows if row[1] < LINKED)
 
     def find_numbered(self, func_name: str) -> list[Numbered]:

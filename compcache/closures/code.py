@@ -245,12 +245,14 @@ class _Linker:
         return symbol in copies.whole if number in self._homes else symbol in copies.mentions
 
     def _find_direct(self, name: str) -> tuple[int, str] | None:
-        """Return the part number and the symbol of an import's definition if it is in the image, otherwise None. Call `reach` first."""
+        """Return the part number and the symbol of an import's definition if it is in the image, otherwise None. Call `reach` first.
+
+        Bodies of other modules, which a part keeps for inlining, use imports that `reach` does not follow.
+        """
         place = self._movable.get(name)
-        if place is not None and place[0] in self._homes:
-            return place
-        place = self._place_of(name)
-        return place if place is not None and self._is_only_called(name) and self._is_available(*place) else None
+        if place is None or place[0] not in self._homes:
+            place = self._place_of(name) if name in self._closure.bound and self._is_only_called(name) else None
+        return place if place in self._seen else None
 
     def link_parts(self, copies: Mapping[int, Iterable[str]], context: Any) -> Any:
         """Link the definitions of parts, by their numbers, into one module, and return it.

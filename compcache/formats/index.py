@@ -375,14 +375,17 @@ class Index:
         """Use the processor and the known ranks of another index."""
         self._processor, self._ranks = other._processor, other._ranks
 
-    def find(self, key: bytes, fallbacks: list[tuple[int, tuple[bytes, int]]] | None = None) -> Iterator[tuple[bytes, int]]:
+    def find(
+        self, key: bytes, fallbacks: list[tuple[int, tuple[bytes, int]]] | None = None, *, linked: bool = False
+    ) -> Iterator[tuple[bytes, int]]:
         """Yield the (module_id, record offset) of every realization of a content name, without duplicates, the best first.
 
         Segments are read lazily, the largest first. Code for exactly this host ranks highest: it is yielded before other segments are read.
 
         Args:
             key: the key of the function's name (`compcache.digest.name_key`).
-            fallbacks: collects realizations of lower ranks as (rank, realization), which are then not yielded. None yields all.
+            fallbacks: collects the other realizations as (rank, realization), which are then not yielded. None yields all.
+            linked: whether realizations in linked closures precede other code for exactly this host.
         """
         visited: set[tuple[bytes, int, bytes]] = set()
         ranks = self._ranks
@@ -393,7 +396,7 @@ class Index:
                 visited.add((module_id, offset, number))
                 if number not in ranks:
                     self._rank_if_native(segment, number)
-                if ranks.get(number, UNUSABLE) < NATIVE:
+                if ranks.get(number, UNUSABLE) < NATIVE or (linked and offset < LINKED):
                     lower_ranked.append((segment, number, (module_id, offset)))
                     continue
                 self._hint = segment

@@ -195,7 +195,7 @@ class LayeredStore(Store):
     def find_here(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterator[tuple[bytes, int]]:
         """See `Store`."""
         key = name_key(func_name)
-        candidates = self._find_ordered(key, is_near) if is_ordered(func_name) else self._find_best(key)
+        candidates = self._find_ordered(key, is_near) if is_ordered(func_name) else self._find_best(key, linked=linked)
         return candidates if linked else ((module_id, offset) for module_id, offset in candidates if offset < LINKED)
 
     def find_numbered(self, func_name: str) -> list[Numbered]:
@@ -232,13 +232,13 @@ class LayeredStore(Store):
             self._record_layer(module_id, stores[module_id])
             yield module_id, offset
 
-    def _find_best(self, key: bytes) -> Iterator[tuple[bytes, int]]:
-        """Yield the realizations of a content name, the best for this host first."""
+    def _find_best(self, key: bytes, *, linked: bool) -> Iterator[tuple[bytes, int]]:
+        """Yield the realizations of a content name, the best for this host first. For `linked`, see `Index.find`."""
         yielded = set()
         fallbacks: list[tuple[int, Store, bytes, int]] = []  # with the rank, the greatest of which is the best
         for store in (self, *self.layers):
             ranked: list[tuple[int, tuple[bytes, int]]] = []
-            for module_id, offset in store.index.find(key, ranked):
+            for module_id, offset in store.index.find(key, ranked, linked=linked):
                 if module_id not in yielded:
                     yielded.add(module_id)
                     self._record_layer(module_id, store)

@@ -669,3 +669,62 @@ def test_functions_whose_code_is_in_a_missing_layer_are_not_listed(chain: Cache,
         if own:
             alone.add_module(ModuleSource(adder("first", 5)))
         assert [name for name in ("first", "second", "third") if alone.has(name)] == list(alone) == ["first"] * own
+
+
+#: `top` calls a copy of `other`. The body of `middle`, which `top` keeps for inlining, calls `leaf`, which nothing that is copied mentions.
+_BODIES = (
+    """
+define i64 @leaf(i64 %x) noinline {
+  %r = mul i64 %x, 3
+  ret i64 %r
+}
+define i64 @other(i64 %x) noinline {
+  %r = add i64 %x, 100
+  ret i64 %r
+}
+""",
+    """
+declare i64 @leaf(i64)
+define i64 @middle(i64 %x) {
+  %y = call i64 @leaf(i64 %x)
+  %r = add i64 %y, 1
+  ret i64 %r
+}
+""",
+    """
+declare i64 @middle(i64)
+declare i64 @other(i64)
+define i64 @top(i64 %x) {
+  %lanes = alloca <4 x i64>
+  store volatile <4 x i64> zeroinitializer, ptr %lanes
+  %place = alloca ptr
+  store volatile ptr @middle, ptr %place
+  %function = load volatile ptr, ptr %place
+  %a = call i64 @middle(i64 %x)
+  %b = call i64 %function(i64 %a)
+  %c = call i64 @other(i64 %b)
+  ret i64 %c
+}
+""",
+)
+
+
+def test_bodies_that_were_kept_for_inlining_use_what_is_not_copied(cache: Cache, directory: Path) -> None:
+    leaves = cache.compile(_BODIES[0])
+    middle = cache.compile(ModuleSource(_BODIES[1], imports={"leaf": leaves.leaf}, entries={"notes": b"it does not move"})).middle
+    top = cache.compile(ModuleSource(_BODIES[2], imports={"middle": middle, "other": leaves.other})).top
+    (closure,) = cache.link([top.func_name]).linked
+    assert load(directory, top.func_name)[0] == [(closure.module_id, top(1))]
+
+
+def test_content_names_use_it_whatever_its_id(cache: Cache, directory: Path, tmp_path: Path) -> None:
+    """An id decides nothing: half of eight are smaller than those of the modules."""
+    names = []
+    for number in range(8):
+        leaf = cache.compile(adder("leaf", number).replace(") {", ") noinline {")).leaf
+        names.append(cache.compile(ModuleSource(caller("top", "leaf"), imports={"leaf": leaf})).func_names["top"])
+    wanted = [(closure.functions, closure.module_id) for closure in cache.link(names).linked]
+    assert sorted(functions for functions, _ in wanted) == sorted((name,) for name in names)
+    ids = [dict(wanted)[(name,)] for name in names]
+    assert [module_id for module_id, _ in load(directory, *names, lock_timeout=5)[0]] == ids
+    assert [module_id for module_id, _ in load(tmp_path / "above", *names, layers=[str(directory)])[0]] == ids
