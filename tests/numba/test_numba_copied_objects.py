@@ -15,9 +15,10 @@ pytest.importorskip("numba")
 
 #: Blocks in object mode, and a caller of one, which read closure variables. The program sees what they change.
 _BLOCKS = """
+    import numpy as np
     from numba import objmode
     from numba.extending import overload
-    from DECORATORS import njit
+    from DECORATORS import jit, njit
 
     class Counter:
         count = 0
@@ -42,10 +43,25 @@ _BLOCKS = """
             with objmode(y="float64"):
                 y = float(x * scale) + int("1")
             return y
-        return noted, scaled
+
+        @jit(forceobj=True)
+        def in_object_mode(x):
+            seen.append(x)
+            return len(seen)
+        return noted, scaled, in_object_mode
 
     seen, counter = [], Counter()
-    noted, scaled = make(seen, counter, 3)
+    noted, scaled, in_object_mode = make(seen, counter, 3)
+    record = np.zeros(1, [("count", "i8")])[0]
+
+    def count_in(record):
+        @njit
+        def counted(x):
+            with objmode(y="float64"):
+                record["count"] += 1
+                y = float(record["count"])
+            return y
+        return counted
 
     def overloaded(x): ...
 
@@ -70,6 +86,7 @@ _BLOCKS = """
         return noted(x) * 2
 
     answers = [noted(1.0), caller(2.0), scaled(2), wrap(calls_overloaded)(1.0), wrap(log)(5.0), calls, seen, counter.count]
+    answers += [count_in(record)(1.0), record, in_object_mode(7), seen]
     print(repr(repr(answers)))
 """
 

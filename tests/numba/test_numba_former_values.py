@@ -433,8 +433,8 @@ _CHANGING_REGISTERED_FUNCTIONS = """
 """
 
 
-#: Helpers whose code contains other functions: recursive ones, which are compiled for two kinds of argument, inlined ones, and the results of
-#: code generators. The argument changes what is compiled after the global has changed.
+#: Helpers whose code contains recursive functions, which are compiled for two kinds of argument, inlined functions, and results of code
+#: generators. The argument changes what is compiled after the global has changed.
 _CHANGING_PARTS_OF_HELPERS = """
     import sys
     from DECORATORS import njit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import BuiltinFunctionType, FunctionType, ModuleType, NoneType
+from types import BuiltinFunctionType, EllipsisType, FunctionType, ModuleType, NoneType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,9 +14,9 @@ from compcache.numba.registered.library import is_found_by_name, is_library_modu
 if TYPE_CHECKING:
     from numba.core.dispatcher import ObjModeLiftedWith
 
-__all__ = ["copied_variables"]
+__all__ = ["copied_variables", "is_equal_in_each_process"]
 
-_IMMUTABLE = (bool, int, float, complex, str, bytes, NoneType, ModuleType, np.generic, np.dtype, Type)
+_IMMUTABLE = (bool, int, float, complex, str, bytes, EllipsisType, NoneType, ModuleType, np.generic, np.dtype, Type)
 
 
 def copied_variables(block: ObjModeLiftedWith) -> list[str]:
@@ -26,18 +26,18 @@ def copied_variables(block: ObjModeLiftedWith) -> list[str]:
     """
     statements = [statement for part in block.func_ir.blocks.values() for statement in part.body]
     variables = [value for statement in statements if isinstance(value := getattr(statement, "value", None), FreeVar)]
-    return [variable.name for variable in variables if not _is_equal_in_each_process(variable.value)]
+    return [variable.name for variable in variables if not is_equal_in_each_process(variable.value)]
 
 
-def _is_equal_in_each_process(value: Any) -> bool:
+def is_equal_in_each_process(value: Any) -> bool:
     """Return whether a program cannot distinguish an object from what another process unpickles.
 
     This is true of immutable values, and of classes and functions that a module has under their own names. Numba pickles functions of the
     main program as copies.
     """
     if type(value) in (tuple, frozenset):
-        return all(map(_is_equal_in_each_process, value))
-    if isinstance(value, _IMMUTABLE):
+        return all(map(is_equal_in_each_process, value))
+    if isinstance(value, _IMMUTABLE) and not isinstance(value, np.void):  # a record can be changed
         return is_library_module(type(value).__module__)
     is_copied = isinstance(value, FunctionType) and value.__module__ == "__main__"
     return isinstance(value, (type, FunctionType, BuiltinFunctionType)) and not is_copied and is_found_by_name(value)

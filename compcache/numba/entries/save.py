@@ -23,6 +23,7 @@ from compcache import Function, ModuleSource, frontend
 from compcache.errors import CompileError, LinkError
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.numba.compilation import libraries, native_code, scopes
+from compcache.numba.compilation.copied_objects import is_equal_in_each_process
 from compcache.numba.entries import image_source, load, recursion
 from compcache.numba.entries.named_addresses import replace_addresses_by_names
 from compcache.numba.entries.names import format_signature
@@ -356,6 +357,9 @@ def _copied_objects_reason(text: str, pickled: bytes, constants: Iterable[Any]) 
     functions = [constant for constant in constants if isinstance(constant, Dispatcher)]
     if functions:
         return f"in other processes, the code would return a copy of the function {functions[0].py_func.__qualname__}: return a value"
+    copied = next((constant for constant in constants if not is_equal_in_each_process(constant)), None)
+    if copied is not None:
+        return f"in other processes, the code would use a copy of an object of class {type(copied).__qualname__}: use a global instead"
     if _CLASS_COPIER.encode() in pickled or _PICKLED_CLASS_COPY.search(text):
         return "the code refers to a class, of which other processes would have a copy: assign the class to a variable of its module"
     return None
