@@ -161,12 +161,16 @@ _COUNTING = """
     def number(x):
         pass
 
-    @infer_global(number)
-    class NumberTemplate(AbstractTemplate):
+    class Plain(AbstractTemplate):
         def generic(self, args, kws):
-            if counted == "typing":
-                count[0] += 1
             return signature(types.int64, args[0])
+
+    class Counting(AbstractTemplate):
+        def generic(self, args, kws):
+            count[0] += 1
+            return signature(types.int64, args[0])
+
+    infer_global(number)(Counting if counted == "typing" else Plain)
 
     @lower_builtin(number, types.Any)
     def lower_number(context, builder, sig, args):
