@@ -211,8 +211,9 @@ class _Linker:
         return self._closure.bound[name].is_alike and name not in self._addressed
 
     def _include_copy(self, number: int, symbol: str) -> bool:
-        """Include a definition if it can be copied, and return whether it is included."""
-        return self._is_available(number, symbol) and self._include([(number, symbol)])
+        """Include a definition if its module moves, or it can be copied, and return whether it is included."""
+        copies = self._copies[number]
+        return symbol in (copies.whole if number in self._homes else copies.mentions) and self._include([(number, symbol)])
 
     def _include_module(self, number: int) -> bool:
         """Include a complete module if it can move, and return whether it is included."""
@@ -238,11 +239,6 @@ class _Linker:
         bound = self._closure.bound.get(name)
         number = self._numbers.get(bound.module_id) if bound is not None else None
         return (number, bound.symbol) if bound is not None and number is not None else None
-
-    def _is_available(self, number: int, symbol: str) -> bool:
-        """Return whether the linked code can use a definition directly: its module moves, or it can be copied."""
-        copies = self._copies[number]
-        return symbol in copies.whole if number in self._homes else symbol in copies.mentions
 
     def _find_direct(self, name: str) -> tuple[int, str] | None:
         """Return the part number and the symbol of an import's definition if it is in the image, otherwise None. Call `reach` first.

@@ -214,8 +214,7 @@ def _module_text(module: Any) -> str:
 
 def _is_llvmlite_module(ir: object) -> bool:
     """Return whether `ir` is a module of llvmlite.ir. That package is not imported for the answer."""
-    llvmlite_ir = sys.modules.get("llvmlite.ir")
-    return llvmlite_ir is not None and isinstance(ir, llvmlite_ir.Module)
+    return isinstance(ir, getattr(sys.modules.get("llvmlite.ir"), "Module", ()))  # another thread may be importing it
 
 
 def content_digest(source: ModuleSource) -> bytes:

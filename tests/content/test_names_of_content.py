@@ -51,6 +51,21 @@ def test_text_gives_its_functions_by_plain_name(cache: Cache) -> None:
         kernels.third  # noqa: B018 - the access is what is tested
 
 
+def test_text_is_read_while_llvmlite_is_imported(directory: Path) -> None:
+    """By another thread, or by code that this one interrupts."""
+    with Cache(directory) as cache:
+        cache.compile(adder("plus", 1))
+    program = """
+import sys
+from types import ModuleType
+from compcache import Cache
+sys.modules["llvmlite.ir"] = ModuleType("llvmlite.ir")  # it has no contents yet
+with Cache(directory) as cache:
+    result = cache.compile(source).plus(1)
+"""
+    assert run_fresh(directory, program.replace("source", repr(adder("plus", 1)))) == 2
+
+
 def test_a_change_of_the_code_is_another_function(cache: Cache) -> None:
     """The trap: a program is edited and run again."""
     assert cache.compile(adder("f", 1)).f(1) == 2

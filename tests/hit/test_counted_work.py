@@ -265,9 +265,9 @@ def test_a_closure_asks_the_index_once_for_each_module(
     asked: list[bytes] = []
     find, find_numbered = Index.find, Index.find_numbered
 
-    def counting(self: Index, key: bytes) -> Iterator[tuple[bytes, int]]:
+    def counting(self: Index, key: bytes, **options: Any) -> Iterator[tuple[bytes, int]]:
         asked.append(key)
-        return find(self, key)
+        return find(self, key, **options)
 
     def counting_numbered(self: Index, key: bytes) -> Any:
         asked.append(key)
