@@ -18,7 +18,7 @@ _BLOCKS = """
     import numpy as np
     from numba import objmode
     from numba.extending import overload
-    from DECORATORS import jit, njit
+    from DECORATORS import njit
 
     class Counter:
         count = 0
@@ -43,15 +43,10 @@ _BLOCKS = """
             with objmode(y="float64"):
                 y = float(x * scale) + int("1")
             return y
-
-        @jit(forceobj=True)
-        def in_object_mode(x):
-            seen.append(x)
-            return len(seen)
-        return noted, scaled, in_object_mode
+        return noted, scaled
 
     seen, counter = [], Counter()
-    noted, scaled, in_object_mode = make(seen, counter, 3)
+    noted, scaled = make(seen, counter, 3)
     record = np.zeros(1, [("count", "i8")])[0]
 
     def count_in(record):
@@ -86,9 +81,33 @@ _BLOCKS = """
         return noted(x) * 2
 
     answers = [noted(1.0), caller(2.0), scaled(2), wrap(calls_overloaded)(1.0), wrap(log)(5.0), calls, seen, counter.count]
-    answers += [count_in(record)(1.0), record, in_object_mode(7), seen]
+    answers += [count_in(record)(1.0), record]
     print(repr(repr(answers)))
 """
+
+#: What a function in object mode reads is among the constants of its environment.
+_OBJECT_MODE = """
+    from DECORATORS import jit
+
+    def make(logged):
+        @jit(forceobj=True, cache=True)
+        def log(x):
+            logged.append(x)
+            return len(logged)
+        return log
+
+    logged = []
+    log = make(logged)
+    print(repr(repr([log(7), log(2.5), logged])))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_functions_in_object_mode_have_the_objects_of_their_closure(tmp_path: Path, uncached: Callable[..., str]) -> None:
+    programs = Programs(tmp_path, _OBJECT_MODE)
+    outcomes = [programs.start("run", tmp_path / "cache") for _ in range(3)]
+    assert [outcome.answer for outcome in outcomes] == [uncached(_OBJECT_MODE)] * 3
 
 
 @pytest.mark.slow

@@ -187,7 +187,7 @@ def _pickle_metadata(value: Any, cres: Any, text: str) -> bytes:
         raise NotCacheable(f"the types and constants of the function cannot be pickled: {error}") from error
     reason = _copied_objects_reason(text, pickled, cres.environment.consts)
     if reason:
-        raise NotCacheable(reason)
+        raise NotCacheable(reason) from Unrepeatable(reason)  # Numba's own cache would contain copies, too
     return pickled
 
 
