@@ -331,7 +331,7 @@ class PlainLoader:
         return opened, path, *self._verify(runtime, opened, segment, module_id)
 
     def _verify(self, runtime: "Any", opened: "Opened", segment: int, module_id: bytes) -> "tuple[int, Any]":
-        """Return the size of an open file, or 0 if others can write to it, and the module's index entry with the file's stamp, or None."""
+        """Return the size of an open file (0 if others can write to it), and the module's index entry with the file's stamp, or None."""
         stamp = runtime.stamp_of(opened.number, self._owner)
         if stamp is None:
             return 0, None
@@ -481,8 +481,8 @@ class PlainLoader:
     def _map(self, module_id: bytes, size: int, map_image: "Callable[..., Any]", *arguments: "Any") -> "LoadedModule":
         """Claim a module, map it by calling `map_image` with the arguments, and return it.
 
-        Raise `LinkError` if one of the module's own constructors requests it, or `ReentrantLoadError` if this look-up interrupts the
-        mapping of the module.
+        Raise `LinkError` if one of the module's own constructors requests it, or `ReentrantLoadError` if this look-up interrupts its
+        mapping.
         """
         module = LoadedModule(module_id, size)
         try:
@@ -583,7 +583,7 @@ class PlainLoader:
     def invalidate(self, concerns: "Callable[[TargetContext], bool]") -> "list[TypedCallTarget]":
         """Invalidate the call targets whose context fulfils `concerns`, and remove them from the tables. The caller holds `_lock`.
 
-        Return the targets that were valid. The caller must drop them after it has released the lock.
+        Return those that were valid. The caller must drop them after releasing the lock.
         """
         self.changed = None
         invalidated = []

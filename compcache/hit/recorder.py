@@ -183,7 +183,7 @@ class Recorder:
     def _write(self, data: bytes) -> bool:
         """Append a batch to the journal, and return False if the cache directory is missing. Ignore other failures.
 
-        If the journal is new or long, the process may fold the journals when it exits.
+        A new or long journal may be folded with the others when the process exits.
         """
         try:
             journal = self._open()
@@ -241,7 +241,7 @@ def _reraise_interrupt(error: Exception) -> None:
 
 
 def _drain(items: list) -> list:  # type: ignore[type-arg]
-    """Remove and return all items, one by one: other threads may append and remove, too. Without items, return []."""
+    """Remove and return all items, one by one, because other threads append and remove, too."""
     drained = []
     try:
         while items:

@@ -216,7 +216,7 @@ def path_opener() -> "OpenBeneath | None":
 
 
 def _require_current(extension: "ModuleType") -> None:
-    """Check, in a source checkout, that the extension was built from the present sources. Raise `ImportError` if the sources differ."""
+    """Raise `ImportError` if the extension in a source checkout was not built from the present sources."""
     # The sources are read only if a file, or their folder, is newer than the extension.
     folder = f"{os.path.dirname(str(extension.__file__))}/native/"
     built = os.stat(str(extension.__file__)).st_mtime_ns
