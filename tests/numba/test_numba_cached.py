@@ -657,7 +657,7 @@ _LARGE_PROGRAM = """
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (_LARGE_PACKAGE, "too many values"),
+        (_LARGE_PACKAGE, "values can be reached"),
         (_TEXT_PACKAGE, "cannot be compared between processes"),
     ],
     ids=["large", "text"],
