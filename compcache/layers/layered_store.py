@@ -133,7 +133,6 @@ class LayeredStore(Store):
         self.verified = Index(self.files, self.directory(LAYERS), self.temporary, LAYERS.suffix)
         self.verified.owners = self.verified.vouching = self._owners
         self._found_in: dict[bytes, Store] = {}
-        self.layers = ()  # while bundles are unpacked here
         paths = dict.fromkeys(absolute_path(path) for path in layers)
         paths.pop(root, None)
         self.layers: tuple[Store, ...] = ()  # while bundles are unpacked
