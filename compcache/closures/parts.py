@@ -96,13 +96,12 @@ class _Sorter:
         all_values = (*values.functions, *values.variables)
         declared = {value.name for value in all_values if value.is_declaration}
         hidden = {value.name for value in all_values if value.is_declaration and value.is_hidden}
-        weak = {value.name for value in all_values if value.linkage == "extern_weak"}
         optional = {value.name for value in all_values if value.linkage == "available_externally"}
         thread_local = {value.name for value in all_values if " thread_local" in value.text}
         # The image contains these functions with their state.
         archive_functions = {name for archive in archives for name in declared if archive.path_of(name)}
         # Symbols to which copies cannot refer.
-        self._unreachable = weak | optional | thread_local | hidden | set(recipe.storage) | archive_functions
+        self._unreachable = optional | thread_local | hidden | set(recipe.storage) | archive_functions
         self._declared = optional | declared  # symbols that other modules define
         self._image_bound = hidden | thread_local & declared | archive_functions  # symbols to which code in another image cannot refer
         self._assembly = _functions_with_assembly(text)
