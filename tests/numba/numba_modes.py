@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from helpers import PACKAGE_ROOT
@@ -97,3 +97,8 @@ def uncached_fixture(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., 
         return Programs(directory, source).start("plain", directory / "none", *given).answer
 
     return answer
+
+
+def usual_modes(*usual: str) -> list[Any]:
+    """A mode that starts without Numba and one that has it; the others, which test_numba_modes.py compares, are in the stress test."""
+    return [mode if mode in usual else pytest.param(mode, marks=pytest.mark.stress) for mode in MODES]

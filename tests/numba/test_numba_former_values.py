@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from numba_modes import MODES, Programs, uncached_fixture  # noqa: F401 - fixtures
+from numba_modes import Programs, uncached_fixture, usual_modes  # noqa: F401 - fixtures
 
 from compcache.numba.fingerprints.former import former_function, keep_values
 
@@ -14,12 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytest.importorskip("numba")
-
-
-def _modes(*usual: str) -> list[Any]:
-    """A mode that starts without Numba and one that has it; the others, which test_numba_modes.py compares, are in the stress test."""
-    return [mode if mode in usual else pytest.param(mode, marks=pytest.mark.stress) for mode in MODES]
-
 
 CHANGING = """
     import numpy as np
@@ -369,163 +363,6 @@ _CHANGING_RETURNED_FUNCTIONS = """
     print(repr(repr(answers)))
 """
 
-#: Compiled code finds registered functions by identity. The argument changes what is compiled after the globals have changed.
-_CHANGING_REGISTERED_FUNCTIONS = """
-    import sys
-    from DECORATORS import njit
-    from numba.extending import overload, register_jitable
-
-    K, EDITION = 1, int(sys.argv[1])
-
-    def make(n):
-        def overloaded(x):
-            return K * n
-
-        @overload(overloaded)
-        def implementation(x):
-            return lambda x: x * n
-
-        @njit(cache=True)
-        def made(x):
-            return overloaded(x)
-        return made
-
-    calls_overloaded = make(3)
-
-    @register_jitable
-    def registered(x):
-        return x + K
-
-    @njit(cache=True)
-    def calls_registered(x):
-        return registered(x)
-
-    def target(x): ...
-
-    @overload(target)
-    def calls_both(x):
-        return lambda x: registered(x) + calls_overloaded(x) * 2
-
-    @njit(cache=True)
-    def calls_target(x):
-        return target(x)
-
-    @njit(cache=True)
-    def caller(x):
-        return calls_overloaded(x) + calls_registered(x) + calls_target(x)
-
-    answers = [caller(2)]
-    K = 5
-
-    @njit(cache=True)
-    def first(x):
-        return calls_overloaded(x) + EDITION
-
-    @njit(cache=True)
-    def second(x):
-        return calls_registered(x) + EDITION
-
-    @njit(cache=True)
-    def third(x):
-        return registered(x) + calls_target(x) + target(x) + EDITION
-
-    print(repr(repr([*answers, first(2), second(2), third(2)])))
-"""
-
-
-#: Helpers whose code contains recursive functions, which are compiled for two kinds of argument, inlined functions, and results of code
-#: generators. The argument changes what is compiled after the global has changed.
-_CHANGING_PARTS_OF_HELPERS = """
-    import sys
-    from DECORATORS import njit
-    from numba import types
-    from numba.extending import intrinsic, lower_builtin, register_jitable, type_callable
-
-    K, EDITION = 1, int(sys.argv[1])
-
-    @njit(cache=True)
-    def recursive(n):
-        if n <= 0:
-            return K
-        return recursive(n - 1) + K
-
-    @register_jitable(inline="always")
-    def inlined(x):
-        return x + K
-
-    @njit(cache=True, inline="always")
-    def inlined_dispatcher(x):
-        return x * 10 + K
-
-    @njit(cache=True)
-    def calls_recursive(x):
-        return x + recursive(4)
-
-    @njit(cache=True)
-    def calls_inlined(x):
-        return inlined(x) + 0.5
-
-    @njit(cache=True)
-    def calls_inlined_dispatcher(x):
-        return inlined_dispatcher(x) + 0.5
-
-    def builtin(x): ...
-
-    @type_callable(builtin)
-    def type_builtin(context):
-        return lambda x: types.float64
-
-    @lower_builtin(builtin, types.Any)
-    def generate_builtin(context, builder, signature, values):
-        value = context.cast(builder, values[0], signature.args[0], types.float64)
-        return builder.fadd(value, context.get_constant(types.float64, K * 10))
-
-    @intrinsic
-    def intrinsic_function(typing_context, x):
-        k = K
-
-        def generate(context, builder, signature, values):
-            return builder.fadd(values[0], context.get_constant(types.float64, k * 100 + K))
-        return types.float64(types.float64), generate
-
-    @njit(cache=True)
-    def calls_builtin(x):
-        return builtin(x)
-
-    @njit(cache=True)
-    def calls_intrinsic(x):
-        return intrinsic_function(float(x))
-
-    @njit(cache=True)
-    def caller(x):
-        return calls_recursive(x), calls_inlined(x), calls_inlined_dispatcher(x), calls_builtin(x), calls_intrinsic(x)
-
-    answers = [caller(2.0)]
-    K = 5
-
-    @njit(cache=True)
-    def first(x):
-        return calls_recursive(x) + EDITION
-
-    @njit(cache=True)
-    def second(x):
-        return calls_inlined(x) + inlined(x) + EDITION
-
-    @njit(cache=True)
-    def third(x):
-        return calls_inlined_dispatcher(x) + inlined_dispatcher(x) + EDITION
-
-    @njit(cache=True)
-    def fourth(x):
-        return calls_builtin(x) + builtin(x) + EDITION
-
-    @njit(cache=True)
-    def fifth(x):
-        return calls_intrinsic(x) + intrinsic_function(float(x)) + EDITION
-
-    print(repr(repr([*answers, *[function(x) for x in (2.0, 2) for function in (first, second, third, fourth, fifth)]])))
-"""
-
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
@@ -550,30 +387,7 @@ def test_functions_that_overloads_return_keep_the_values_that_they_had(tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("mode", _modes("run", "variable"))
-def test_registered_functions_stay_registered_in_copies_with_former_values(
-    tmp_path: Path, uncached: Callable[..., str], mode: str
-) -> None:
-    programs = Programs(tmp_path, _CHANGING_REGISTERED_FUNCTIONS)
-    outcomes = [programs.start(mode, tmp_path / "cache", edition) for edition in ("1", "1", "2", "2")]
-    for outcome, edition in zip(outcomes, ("1", "1", "2", "2"), strict=True):
-        assert outcome.answer == uncached(_CHANGING_REGISTERED_FUNCTIONS, edition)
-    assert outcomes[2].stored  # `first`, whose helper is compiled from a copy
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("mode", _modes("run", "variable"))
-def test_functions_and_code_generators_of_helpers_have_former_values(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
-    programs = Programs(tmp_path, _CHANGING_PARTS_OF_HELPERS)
-    for edition in ("1", "1", "2", "2"):
-        answer = programs.start(mode, tmp_path / "cache", edition).answer
-        assert answer == uncached(_CHANGING_PARTS_OF_HELPERS, edition)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("mode", _modes("run", "install"))
+@pytest.mark.parametrize("mode", usual_modes("run", "install"))
 def test_helpers_in_loaded_code_keep_the_values_of_globals(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
     programs = Programs(tmp_path, CHANGING)
     for _ in range(3):
@@ -582,7 +396,7 @@ def test_helpers_in_loaded_code_keep_the_values_of_globals(tmp_path: Path, uncac
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("mode", _modes("run", "variable"))
+@pytest.mark.parametrize("mode", usual_modes("run", "variable"))
 @pytest.mark.parametrize("starts", [("1", "1 5", "1 5"), ("5", "1 5", "1 5")], ids=["loaded", "other"])
 def test_what_has_no_entry_is_compiled_from_the_values_that_loaded_code_had(
     tmp_path: Path, uncached: Callable[..., str], mode: str, starts: tuple[str, ...]
@@ -752,7 +566,7 @@ _CHANGING_QUEUE = """
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("mode", _modes("run", "variable"))
+@pytest.mark.parametrize("mode", usual_modes("run", "variable"))
 def test_implementations_run_with_the_attributes_that_loaded_code_had(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
     programs = Programs(tmp_path, _CHANGING_ATTRIBUTES)
     for given in ("1", "1 5", "1 5"):
@@ -793,7 +607,7 @@ def test_arrays_in_containers_are_not_kept_as_bytes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("mode", _modes("variable", "decorators"))
+@pytest.mark.parametrize("mode", usual_modes("variable", "decorators"))
 def test_helpers_that_implementations_call_and_generators_keep_the_values_of_globals(
     tmp_path: Path, uncached: Callable[..., str], mode: str
 ) -> None:
