@@ -42,7 +42,7 @@ class Job:
     label: str | None = None
 
     def source(self) -> ModuleSource:
-        """Return the source, by calling `build` if it is a function. Exceptions of the call are not caught."""
+        """Return the source, by calling `build` if it is a function. Exceptions of the call and of imports are not caught."""
         identity = None if isinstance(self.func_name, str) else self.func_name
         build: Any = _import_reference(self.build) if isinstance(self.build, str) else self.build
         built = build if isinstance(build, ModuleSource) else build(*self.args)
@@ -99,7 +99,7 @@ class ConflictingJobsError(ValueError):
 def _require_no_conflicts(jobs: Iterable[PreparedJob]) -> None:
     """Raise `ConflictingJobsError` if two jobs with different sources define the same plain name. Weak definitions may differ.
 
-    Whole sources are compared: two sources that differ in another function conflict, too.
+    Whole sources are compared: two sources that differ in another function conflict, too. See `freeze` for other exceptions.
     """
     definitions: dict[str, tuple[PreparedJob, bytes]] = {}
     for job in jobs:

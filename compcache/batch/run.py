@@ -128,8 +128,9 @@ def _run_on_executor(
 ) -> list[PreparedJob]:
     """Run jobs on an executor, and return the jobs that the batch's own processes must run. See `compile_many` for the arguments.
 
-    With a local executor, these are the jobs that it lost, and the jobs that lack a function of another job. With a cluster, the result
-    is empty: a lost job has failed, because it must not run on this machine, and a job that lacks a function is submitted again.
+    With a local executor, these are the jobs that it lost, and the jobs that lack a function of another job. With a cluster, the result is
+    empty: a lost job has failed, because it must not run on this machine, and a job that lacks a function is submitted again. See
+    `settings_of` for the exceptions.
     """
     settings = frontend.settings_of(cache)
     if worker_directory is not None:

@@ -76,7 +76,8 @@ class KeptCode:
     def is_comparable(self) -> bool:
         """Return whether compiling the bitcode in this process must give the machine code of the image.
 
-        This requires the same version of LLVM, and a kind of image that contains the code of objects unchanged.
+        This requires the same platform and version of LLVM, and a known kind of image that contains the code of objects unchanged. See
+        `object` for the exceptions.
         """
         if self.record.llvm_version != codegen.llvm_version() or not is_translatable(self.record):
             return False

@@ -100,7 +100,7 @@ def link_code(context: Any, closure: Closure, request: Request) -> Linked | None
     """Link a closure, optimize it and emit its object. Return None if the object would contain the code of only one module.
 
     `context` is an LLVM context, and `request` has the machine and the options for emission. Raise `CompileError` or `LinkError` if the
-    modules cannot be linked or compiled together.
+    modules cannot be linked or compiled together. See `emit` for other exceptions.
     """
     linker = _Linker(closure)
     reached, roots = linker.reach()
@@ -287,7 +287,7 @@ class _Linker:
         return part_module
 
     def _rename_declared(self, value: Any, number: int, homes: set[str]) -> None:
-        """Rename a declaration to the symbol of its definition in the linked module, or to the symbol of its import."""
+        """Rename a declaration to the symbol of its definition in the linked module, or of its import. See `_rename` for the exception."""
         part, name = self._closure.parts[number], value.name
         if name in part.recipe.slots:
             place = self._find_direct(part.recipe.slots[name])

@@ -192,7 +192,7 @@ class _Linking:
         return _Planned(names, chosen, closure, moving_modules(closure), is_requested=True)
 
     def link(self, planned: _Planned) -> _Outcome:
-        """Link and publish a closure. Nothing is published if the modules cannot be linked, or if look-ups would bind names differently."""
+        """Link and publish a closure (`publish_built`), unless the modules cannot be linked, or look-ups would bind names differently."""
         unlinked = {name: str(error) for name, error in planned.chosen.failures.items()}
         requested = planned.closure.roots
         try:

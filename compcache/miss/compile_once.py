@@ -166,7 +166,7 @@ class Addition(NamedTuple):
 def add_missing(
     session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource], source: ModuleSource | None = None
 ) -> Addition:
-    """Implement `compcache.frontend.add_missing`, which describes the arguments. Raise `ValueError` if `functions` is empty."""
+    """Implement `compcache.frontend.add_missing`, which describes the arguments and the exceptions."""
     if not functions:
         raise ValueError("add_missing() requires the name of at least one function")
     stored = find_addition(session, functions, source)

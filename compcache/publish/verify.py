@@ -102,7 +102,7 @@ def _has_valid_mac(store: Store, module: ModuleFile) -> bool:
 
 
 def _require_trusted(store: Store, module: ModuleFile, requirement: str) -> None:
-    """Check that a trusted key has signed a module. Raise `IntegrityError` if the module has no valid signature by a trusted key."""
+    """Raise `IntegrityError` if no trusted key has signed a module. See `is_signed` for another exception."""
     from compcache.signing.signatures import is_signed, signers
 
     content = store.signatures_of(module.module_id)

@@ -228,7 +228,8 @@ def _make_addition(store: Store, draft: _Draft, status: os.stat_result, order: O
 def sign_module(store: Store, module_id: bytes, records: bytes, key: bytes) -> None:
     """Sign a module with the store's publish key, and store the signature. Call this before the module becomes visible.
 
-    Raise `OSError` if the signature could not be written, or `FormatError` if the first of the `records` is damaged.
+    Raise `OSError` if the signature could not be written, or `FormatError` if the first of the `records` is damaged. See `add_signature`
+    for another exception.
     """
     from compcache.signing.signatures import add_signature
 
