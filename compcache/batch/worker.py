@@ -93,7 +93,7 @@ def _exit_cleanly(*_: object) -> NoReturn:
 
 
 def _flush_streams() -> None:
-    """Flush the standard streams, unless a job has closed them."""
+    """Flush the standard streams. Ignore failures, for example because a job has closed a stream."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

@@ -171,7 +171,7 @@ class _Linker:
                 self._movable |= {name: (number, export.symbol) for name, export in self._movable_exports[number].items()}
 
     def _is_only_definition(self, name: str, module_id: bytes) -> bool:
-        """Return whether every user of an exported name gets the definition in the module `module_id`."""
+        """Return whether every user of an exported name gets the definition in the module `module_id`, and no earlier part can move it."""
         bound = self._closure.bound.get(name)
         return name not in self._movable and (bound is None or (bound.is_one and bound.module_id == module_id))
 

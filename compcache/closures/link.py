@@ -264,7 +264,7 @@ class _Linking:
         return is_found_by_name
 
     def _link_code(self, closure: Closure) -> Linked | None:
-        """Return the linked code of a closure, or None if it would contain the code of only one module."""
+        """Return a closure's linked code, or None if it would contain the code of only one module. See `link_code` for the exceptions."""
         level = max([part.recipe.level for part in closure.parts]) or _LEVEL
         request = Request(b"", (), Requests({}, {}), level, self._machine, shared=True, keep_bitcode=False)
         return codegen.run(lambda context: link_code(context, closure, request))

@@ -119,7 +119,7 @@ def has_own_signature(store: Store, module: ModuleFile) -> bool:
     The store signs a new module only if all modules from which it is built are signed in this way. Code of other keys stays under their
     signatures, so that it is refused once they are no longer trusted.
 
-    Raise `FormatError` if the module record is malformed.
+    Raise `FormatError` if the module record is malformed. See `is_signed` for another exception.
     """
     if store.publish_key is None:
         return False

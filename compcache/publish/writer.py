@@ -154,7 +154,7 @@ def _make_draft(
 
 
 def _number_modules(group: Iterable[tuple[bytes, BuiltModule]], number: int | None) -> Iterator[tuple[bytes, BuiltModule, Order]]:
-    """Yield the modules of an addition with their ids and orders. A number is written to the notes, which the ids do not cover.
+    """Yield the modules of an addition with their ids and orders. `number`, if any, is added to the notes, which the ids do not cover.
 
     Raise `FormatError` if notes are damaged.
     """
