@@ -155,7 +155,10 @@ def _run_on_executor(
 
 
 def _find_cached(cache: Cache, job: PreparedJob) -> Outcome | None:
-    """Return the outcome "cached" if the cache contains the job's functions, compiled from the job's current source; None otherwise."""
+    """Return the outcome "cached" if the cache contains the job's functions, compiled from the job's source if it is given; else None.
+
+    A job without names must run, and so must a job without a given source if sources are compared (`frontend.is_checking`).
+    """
     started = time.perf_counter()
     source = job.job.given_source()
     if not job.functions or (source is None and frontend.is_checking()):

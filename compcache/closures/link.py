@@ -252,7 +252,7 @@ class _Linking:
             return None
 
     def _found_names(self, recipe: Recipe, module_id: bytes) -> dict[str, bool] | None:
-        """Return `Part.found_names` for a module, or None if look-ups find other content under the name of one of its exports."""
+        """Return `Part.found_names` for a module; None if look-ups find other or unknown content under the name of one of its exports."""
         is_found_by_name: dict[str, bool] = {}
         for name in [export.name for export in recipe.exports]:
             is_found_by_name[name] = self._is_found(name, module_id)

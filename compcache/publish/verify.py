@@ -62,6 +62,7 @@ def verify_module(store: Store, module: ModuleFile, status: os.stat_result, *, l
             signature.
         StorageError: the file cannot be read.
         OSError: there is no room for the copy.
+        MissingPackageError: a signature must be checked, and PyNaCl is not installed.
     """
     if not stat.S_ISREG(status.st_mode):
         raise FormatError("the module is not a regular file")
