@@ -149,7 +149,7 @@ def find_stored_entry(cache_object: Any, cache: Cache, signature: Any, key: Key 
     """Return the stored entry for a signature; None if there is no such entry, or if only Numba can use it.
 
     The `key` for starts without Numba must cover the user's implementations that the compiler used. Without a key, the compiler must have
-    used none. Raise `NotLazy` if a key is given, and the code was compiled with options of a caller.
+    used none. With a key, raise `NotLazy` if the code was compiled with options of a caller; see `inherits_options` for another exception.
     """
     from numba import _dynfunc
 

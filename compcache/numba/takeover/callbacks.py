@@ -39,7 +39,7 @@ def make_callback(state: State) -> Any:
 
 
 def _make_callback_fields(callback: Any, backend: Backend) -> tuple[Any, ...] | None:
-    """Return the fields of a callback's record, or None if only Numba can use it. See `find_stored_entry` for the exception."""
+    """Return the fields of a callback's record, or None if only Numba can use the callback."""
     entry = find_stored_entry(callback._cache, backend.cache, callback._sig)
     if entry is None:
         return None

@@ -231,7 +231,7 @@ def _record_built_loop(
     """Store a loop that calls a function, and return the loop's fields, or None if only Numba can use the loop.
 
     `cache` and `cres` are the cache object and the compile result of the function. `build` builds the loop and returns Numba's description.
-    `is_requested` is as in `_store_loop`. See `find_stored_entry` for the exception.
+    `is_requested` is as in `_store_loop`.
     """
     from numba.np.numpy_support import as_dtype
 
@@ -301,8 +301,7 @@ def _make_gufunc_fields(builder: Any, backend: Backend, wrappers: Any = None) ->
 def _record_gufunc_loop(builder: Any, backend: Backend, signature: Any, wrappers: Any = None) -> LoopFields | None:
     """Store the loop for a signature of a `guvectorize` ufunc, and return its fields, or None if only Numba can use the loop.
 
-    `wrappers` is Numba's module that builds a parallel loop; None for a loop that runs on one thread. See `find_stored_entry` for the
-    exception.
+    `wrappers` is Numba's module that builds a parallel loop; None for a loop that runs on one thread.
     """
     from numba.np.numpy_support import as_dtype
     from numba.np.ufunc import wrappers as plain_wrappers
