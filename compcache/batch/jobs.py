@@ -85,6 +85,7 @@ def prepare_jobs(jobs: Iterable[Any]) -> list[PreparedJob]:
 
     Raises:
         TypeError, InvalidNameError: an item is not a job, or its name is not valid. The message names the item.
+        CompileError: the llvmlite module of a job is closed.
         ConflictingJobsError: two jobs with different sources define a function of the same plain name.
     """
     prepared = [_prepare_job(number, item) for number, item in enumerate(jobs)]
@@ -123,6 +124,7 @@ def _prepare_job(number: int, item: Any) -> PreparedJob:
     """Return an item of a batch as a job with its number, its name in reports, and its functions.
 
     Raise `TypeError` if the item is not a job, or `InvalidNameError` if the name of its function is not valid.
+    See `freeze` for other exceptions.
     """
     job = _as_job(number, item)
     functions = (job.name,) if job.name is not None else _exported_names(job)

@@ -73,6 +73,7 @@ def compile_many(
     Raises:
         TypeError: an item of `jobs` is not a job.
         InvalidNameError: the name of a job's function is not valid.
+        CompileError: the llvmlite module of a job is closed.
         ValueError: `workers` is less than 1, `timeout` is not more than 0, or `worker_directory` is given without `executor`.
         ConflictingJobsError: two jobs with different sources define a function of the same plain name (a `ValueError`).
         RuntimeError: a worker process imported the main script, which called this function.

@@ -157,7 +157,7 @@ def _parse_words(words: list[str]) -> tuple[PublicKey, ...]:
 
 
 def _words_in(path: str) -> list[str]:
-    """Return the words in a file of keys, without comments. Raise `OSError` or `UnicodeDecodeError`."""
+    """Return the words in a file of keys, without comments. Raise `OSError` if it is unreadable, `UnicodeDecodeError` if not UTF-8."""
     with open(path, encoding="utf-8") as file:
         return _words_of(file.read())
 
