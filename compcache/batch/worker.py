@@ -63,7 +63,7 @@ class Answer(NamedTuple):
 def main(descriptor: int, token: bytes) -> NoReturn:
     """Run jobs for the parent at the other end of a socket until the parent closes it. Then end this process.
 
-    The status is 0, 1 after a damaged message, or that of a job that calls `sys.exit`.
+    The status is 0, 1 after a damaged message, or the number that a job passes to `sys.exit`, 1 if it passes another object.
     """
     global is_worker  # noqa: PLW0603 - a property of the process
     is_worker = True

@@ -107,7 +107,7 @@ class KeptCode:
 
 
 def is_translatable(record: ModuleRecord) -> bool:
-    """Return whether a module is for this platform, and its image of a known kind."""
+    """Return whether a module is for this platform, and its image is of a known kind."""
     return record.triple == platform_name() and is_known(record.image_kind)
 
 

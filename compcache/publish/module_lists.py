@@ -607,7 +607,7 @@ class ModuleLists:
         return {row.module_id: row for row in rows}
 
     def _platform_of_digest(self, digest: bytes) -> Platform:
-        """Return the platform with a digest, from the first list that has it. Raise `FormatError` if it is malformed."""
+        """Return the platform with a digest, from the first list that has it. Raise `FormatError` if it is malformed or in no list."""
         platform = self._platforms.get(digest)
         if platform is None:
             stored = next(filter(None, (module_list.find(b"a" + digest) for module_list in self._lists)), b"")
