@@ -208,7 +208,10 @@ def fetch_and_load(session: Session, func_name: str, error: CompcacheError, acce
 
 
 def fetch_soon(session: Session, name: str) -> bool:
-    """Fetch a name from the remote store, and return whether it was fetched in the time that compiling the function would take."""
+    """Fetch a name from the remote store, and return whether it was fetched in time.
+
+    The time is what compiling the function would take, or `HEDGE_SECONDS` if that is unknown.
+    """
     inquiry = session.inquire((name,))
     if inquiry is None:
         return False
