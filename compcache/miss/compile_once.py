@@ -34,7 +34,7 @@ _Result = TypeVar("_Result")
 
 __all__ = ["Addition", "add_missing", "compile_missing", "compile_once", "fetch_and_load", "fetch_soon", "find_addition"]
 
-#: For how many seconds a miss waits for the remote store before it compiles, if the compile time is unknown.
+#: For how many seconds a miss waits for the remote store before it compiles, if no longer compile time is known.
 HEDGE_SECONDS = 0.15
 #: The maximum number of calls of `build` while other processes remove functions that it needs.
 _MOST_BUILDS = 8
@@ -210,7 +210,7 @@ def fetch_and_load(session: Session, func_name: str, error: CompcacheError, acce
 def fetch_soon(session: Session, name: str) -> bool:
     """Fetch a name from the remote store, and return whether it was fetched in time.
 
-    The time is what compiling the function would take, or `HEDGE_SECONDS` if that is unknown.
+    The wait is that of `Inquiry.wait_for_functions` with `HEDGE_SECONDS`.
     """
     inquiry = session.inquire((name,))
     if inquiry is None:

@@ -209,7 +209,7 @@ def pickle_environments(symbols: Sequence[str], constants: Mapping[str, list[Any
 
 
 def _pickle_constants(constants: list[Any]) -> bytes | None:
-    """Return the pickled constants of an environment; None if unpickling them needs Numba or the main program."""
+    """Return the pickled constants of an environment; None if they cannot be pickled, or if unpickling needs Numba or the main program."""
     if not constants:
         return b""
     with suppress(Exception):  # after any exception, only Numba can load the constants
