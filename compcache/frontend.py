@@ -57,6 +57,7 @@ def find(
         PickleNotAllowedError: entries of the kind are unpickled, and the cache was opened without allow_pickle=True.
         SettingError, ValueError: the settings or the arguments for remote stores are not valid.
         StorageError: the cache is closed.
+        TypeError: `accept` is given, and `kind` is not a str.
     """
     judge = None
     cache._require_open()
@@ -260,6 +261,7 @@ def get_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> byte
         kind: the kind of its data.
 
     Raises:
+        InvalidNameError: the name or the kind cannot be used.
         PickleNotAllowedError: entries of the kind are unpickled, and the cache was opened without allow_pickle=True.
         SettingError, ValueError: the settings or the arguments for remote stores are not valid.
     """
@@ -429,7 +431,11 @@ def list_costs(
 
 
 def _entry_name(cache: Cache, name_or_identity: str | Identity, kind: str) -> str:
-    """Return the name of an entry. Raise errors for a closed cache, an invalid name or kind, and a kind that may not be unpickled."""
+    """Return the name of an entry.
+
+    Raise `StorageError` if the cache is closed, `InvalidNameError` for an invalid name or kind, or `PickleNotAllowedError` for a kind that
+    may not be unpickled.
+    """
     cache._require_open()
     name = func_name_of(name_or_identity)
     for text, description in ((name, "name of an entry"), (kind, "kind of entries")):

@@ -154,7 +154,10 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def _run_command(shell: Any, line: str) -> None:
-    """Run a command of ``compcache``, for at most `_SECONDS`, and print its output. Variables with functions become function names."""
+    """Run a command of ``compcache``, and print its output. Variables with functions become function names.
+
+    Raise `subprocess.TimeoutExpired` after `_SECONDS`. A malformed line is reported, and runs no command.
+    """
     words = _split_line(line)
     if words is None:
         return

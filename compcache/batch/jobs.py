@@ -42,7 +42,7 @@ class Job:
     label: str | None = None
 
     def source(self) -> ModuleSource:
-        """Return the source, by calling `build` if it is a function. Exceptions of the call are not caught."""
+        """Return the source, by calling `build` if it is a function. Exceptions of the call and of imports are not caught."""
         identity = None if isinstance(self.func_name, str) else self.func_name
         build: Any = _import_reference(self.build) if isinstance(self.build, str) else self.build
         built = build if isinstance(build, ModuleSource) else build(*self.args)
@@ -85,6 +85,7 @@ def prepare_jobs(jobs: Iterable[Any]) -> list[PreparedJob]:
 
     Raises:
         TypeError, InvalidNameError: an item is not a job, or its name is not valid. The message names the item.
+        CompileError: the llvmlite module of a job is closed.
         ConflictingJobsError: two jobs with different sources define a function of the same plain name.
     """
     prepared = [_prepare_job(number, item) for number, item in enumerate(jobs)]
@@ -99,7 +100,7 @@ class ConflictingJobsError(ValueError):
 def _require_no_conflicts(jobs: Iterable[PreparedJob]) -> None:
     """Raise `ConflictingJobsError` if two jobs with different sources define the same plain name. Weak definitions may differ.
 
-    Whole sources are compared: two sources that differ in another function conflict, too.
+    Whole sources are compared: two sources that differ in another function conflict, too. See `freeze` for other exceptions.
     """
     definitions: dict[str, tuple[PreparedJob, bytes]] = {}
     for job in jobs:
@@ -123,6 +124,7 @@ def _prepare_job(number: int, item: Any) -> PreparedJob:
     """Return an item of a batch as a job with its number, its name in reports, and its functions.
 
     Raise `TypeError` if the item is not a job, or `InvalidNameError` if the name of its function is not valid.
+    See `freeze` for other exceptions.
     """
     job = _as_job(number, item)
     functions = (job.name,) if job.name is not None else _exported_names(job)

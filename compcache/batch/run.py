@@ -73,6 +73,7 @@ def compile_many(
     Raises:
         TypeError: an item of `jobs` is not a job.
         InvalidNameError: the name of a job's function is not valid.
+        CompileError: the llvmlite module of a job is closed.
         ValueError: `workers` is less than 1, `timeout` is not more than 0, or `worker_directory` is given without `executor`.
         ConflictingJobsError: two jobs with different sources define a function of the same plain name (a `ValueError`).
         RuntimeError: a worker process imported the main script, which called this function.
@@ -128,8 +129,9 @@ def _run_on_executor(
 ) -> list[PreparedJob]:
     """Run jobs on an executor, and return the jobs that the batch's own processes must run. See `compile_many` for the arguments.
 
-    With a local executor, these are the jobs that it lost, and the jobs that lack a function of another job. With a cluster, the result
-    is empty: a lost job has failed, because it must not run on this machine, and a job that lacks a function is submitted again.
+    With a local executor, these are the jobs that it lost, and the jobs that lack a function of another job. With a cluster, the result is
+    empty: a lost job has failed, because it must not run on this machine, and a job that lacks a function is submitted again. See
+    `settings_of` for the exceptions.
     """
     settings = frontend.settings_of(cache)
     if worker_directory is not None:
@@ -154,7 +156,10 @@ def _run_on_executor(
 
 
 def _find_cached(cache: Cache, job: PreparedJob) -> Outcome | None:
-    """Return the outcome "cached" if the cache contains the job's functions, compiled from the job's current source; None otherwise."""
+    """Return the outcome "cached" if the cache contains the job's functions, compiled from the job's source if it is given; else None.
+
+    A job without names must run, and so must a job without a given source if sources are compared (`frontend.is_checking`).
+    """
     started = time.perf_counter()
     source = job.job.given_source()
     if not job.functions or (source is None and frontend.is_checking()):

@@ -63,7 +63,7 @@ class Answer(NamedTuple):
 def main(descriptor: int, token: bytes) -> NoReturn:
     """Run jobs for the parent at the other end of a socket until the parent closes it. Then end this process.
 
-    The status is 0, 1 after a damaged message, or that of a job that calls `sys.exit`.
+    The status is 0, 1 after a damaged message, or the number that a job passes to `sys.exit`, 1 if it passes another object.
     """
     global is_worker  # noqa: PLW0603 - a property of the process
     is_worker = True
@@ -93,7 +93,7 @@ def _exit_cleanly(*_: object) -> NoReturn:
 
 
 def _flush_streams() -> None:
-    """Flush the standard streams, unless a job has closed them."""
+    """Flush the standard streams. Ignore failures, for example because a job has closed a stream."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

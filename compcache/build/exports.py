@@ -252,7 +252,7 @@ def require_exports(visible: Sequence[object], values: GlobalValues, *, may_be_e
 
 
 def _has_only_stream_init(values: GlobalValues) -> bool:
-    """Return whether a module contains nothing but the object of ``#include <iostream>``."""
+    """Return whether a module declares the functions of the object of ``#include <iostream>``, and no other functions."""
     declared = {function.name for function in values.functions if function.is_declaration}
     return "_ZNSt8ios_base4InitC1Ev" in declared and declared <= _STREAMS
 

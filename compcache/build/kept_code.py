@@ -76,7 +76,8 @@ class KeptCode:
     def is_comparable(self) -> bool:
         """Return whether compiling the bitcode in this process must give the machine code of the image.
 
-        This requires the same version of LLVM, and a kind of image that contains the code of objects unchanged.
+        This requires the same platform and version of LLVM, and a known kind of image that contains the code of objects unchanged. See
+        `object` for the exceptions.
         """
         if self.record.llvm_version != codegen.llvm_version() or not is_translatable(self.record):
             return False
@@ -106,7 +107,7 @@ class KeptCode:
 
 
 def is_translatable(record: ModuleRecord) -> bool:
-    """Return whether a module is for this platform, and its image of a known kind."""
+    """Return whether a module is for this platform, and its image is of a known kind."""
     return record.triple == platform_name() and is_known(record.image_kind)
 
 

@@ -228,7 +228,7 @@ def _type_of(words: list[str]) -> tuple[str, list[str]]:
 
 
 def _with_extension(pieces: tuple[str, ...], attributes: list[str]) -> list[str]:
-    """Return the pieces of a type. A single integer is followed by its extension (zeroext, signext), if it has one."""
+    """Return the pieces of a type. A single integer of less than 64 bits is followed by its extension (zeroext, signext), if it has one."""
     extension = next((word for word in attributes if word in _EXTENSIONS), "")
     if not extension or len(pieces) != 1 or not pieces[0][1:].isdecimal() or int(pieces[0][1:]) >= _EXTENDED_BITS:
         return list(pieces)

@@ -138,7 +138,8 @@ def is_known_by_name(symbol: str) -> bool:
 def with_nobuiltin(text: str, functions: Iterable[GlobalValue], imports: Collection[str]) -> str:
     """Return a printed module in which functions and imports with the names of platform functions are `nobuiltin`.
 
-    Otherwise LLVM would treat them as the platform's functions. `functions` are the functions of the module.
+    Otherwise LLVM would treat them as the platform's functions. `functions` are the functions of the module. See `parse_head` for the
+    exception.
     """
     imported = {symbol for symbol in imports if is_known_by_name(symbol)}
     definition_lines = {value.text for value in functions if not value.is_declaration and is_known_by_name(value.name)}

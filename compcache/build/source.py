@@ -177,7 +177,7 @@ def _makers_text(makers: Mapping[str, str]) -> str:
 def _check_items(name: str, value: Any, types: tuple[type, ...] = (object,)) -> Any:
     """Return the value of a parameter that accepts one item or several: a text unchanged, other values as a tuple.
 
-    Raise `TypeError` if an item is not of one of the `types`.
+    Raise `TypeError` if the value is not iterable or is bytes, or if an item is not of one of the `types`.
     """
     if isinstance(value, str):
         return value

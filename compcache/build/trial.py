@@ -111,7 +111,10 @@ def try_in_child(code: str | bytes, machine: Machine | None, level: int = 0, lim
 
 
 def _failure_reason(completed: subprocess.CompletedProcess[bytes], limits: Limits) -> str:
-    """Return why the child process failed: a limit that it exceeded, the last error that it printed, or its exit status."""
+    """Return why the child process failed: a limit that it exceeded, the system's SIGKILL, the lines that it printed, or its exit status.
+
+    Of a Python traceback, only the last line is returned, and of other text at most three lines.
+    """
     text = completed.stderr.decode("utf-8", "replace").strip()
     lines = [line for line in text.splitlines() if line.strip() and "ignoring" not in line]
     if completed.returncode == -_signal_number("SIGXCPU"):
@@ -148,7 +151,7 @@ def is_rare(text: str, functions: Iterable[GlobalValue]) -> bool:
 
 
 def assembly_parts(text: str) -> str | None:
-    """Return the part of a printed module whose inline assembly must be tried, or None if nothing needs a trial.
+    """Return the part of a printed module whose assembly must be tried, or None if nothing needs a trial.
 
     The bodies of other functions are left out. A module that uses addresses inside functions (``blockaddress``) is returned unchanged.
     """
@@ -180,7 +183,10 @@ def functions_with_assembly(text: str) -> frozenset[str]:
 
 
 def _without_body(chunk: str) -> str:
-    """Return the text up to the end of a function, with an unreachable instruction instead of the function's body."""
+    """Return the text up to the end of a function, with an unreachable instruction instead of the function's body.
+
+    Text without a function is unchanged.
+    """
     start = chunk.rfind("\ndefine ") + 1
     if not start and not chunk.startswith("define "):
         return chunk
@@ -188,7 +194,7 @@ def _without_body(chunk: str) -> str:
 
 
 def _is_harmless(line: str) -> bool:
-    """Return whether inline assembly cannot fail: its template has no code, and it has at most `_FEW` operands, all of plain kinds."""
+    """Return whether inline assembly cannot fail: its template has no code, and its result and at most `_FEW` operands have plain types."""
     match = _ASSEMBLY.search(line)
     if match is None or not _COMMENT.match(match[1]) or not _RESULT.search(line[: match.start()]):
         return False

@@ -277,7 +277,7 @@ def _member_content(module_id: bytes, module: _Exported, number: int | None) -> 
 
 
 def _add_own_signature(store: Store, signatures: bytes, module_id: bytes, requirement: str) -> bytes:
-    """Return the content of a signature file with a signature by the store's publish key, or unchanged if the store has no such key."""
+    """Return a signature file's content with a signature by the store's publish key, if any. Raise `MissingPackageError` without PyNaCl."""
     if store.publish_key is None:
         return signatures
     from compcache.signing.signatures import add_signature

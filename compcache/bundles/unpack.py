@@ -116,7 +116,7 @@ def _read_module(store: Store, path: str, name: str, bundle: Bundle) -> _Module:
 def _require_signature(path: str, module: _Module, keys: tuple[PublicKey, ...]) -> None:
     """Check that a trusted key has signed a module. Without trusted keys, only modules with pickled values require a signature.
 
-    Raise `IntegrityError` if no trusted key has signed the module.
+    Raise `IntegrityError` if no trusted key has signed the module. Raise `MissingPackageError` if PyNaCl is not installed.
     """
     advice = "trust the key of its signature (compcache key trust), or have it signed by a trusted key"
     if keys:
@@ -136,7 +136,7 @@ def _require_signature(path: str, module: _Module, keys: tuple[PublicKey, ...]) 
 def _publish_signatures(store: Store, module: _Module, keys: tuple[PublicKey, ...]) -> None:
     """Write the signature file of a module: its stored signatures, and those in the bundle. See `merge_signatures` for `keys`.
 
-    Raise `OSError` if the file could not be written.
+    Raise `OSError` if the file could not be written. See `merge_signatures` for another exception.
     """
     from compcache.signing.signatures import merge_signatures
 

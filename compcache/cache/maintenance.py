@@ -188,8 +188,9 @@ class Maintenance(Facade):
 
         Raises:
             TypeError: no name is given, and `derived` is not set.
-            NotCachedError: the function is not in the cache.
+            NotCachedError: the function is not in the cache, and `derived` is not set.
             FunctionInUseError: one of the conditions that `force` overrides holds. Nothing was removed.
+            FormatError: `derived` is set, and the entry of a linked closure is damaged.
             StorageError: the cache is read-only, or a file could not be removed.
         """
         self._require_open()

@@ -40,10 +40,10 @@ def compile(  # noqa: A001 - the public name
     """Return the functions of source code. Compile the code if the cache does not contain them.
 
     Args:
-        source: source code, or the path of a source file: a `pathlib.Path`, or a text without newlines that has the suffix of a source
-            file (``"kernels/scale.c"``).
-        flags: the flags for the compiler's command line. None selects optimization level 2. Flags without a level select level 0. The flags
-            also select the CPU (``-march=``).
+        source: source code, or the path of a source file: a `pathlib.Path`, or a text without newlines, braces and semicolons that has the
+            suffix of a source file (``"kernels/scale.c"``).
+        flags: the flags for the compiler's command line; a text is split at spaces. None selects optimization level 2. Flags without a
+            level select level 0. The flags also select the CPU (``-march=``).
         cc: the compiler: a path, or a name to find in PATH. None selects clang, clang++, flang or rustc, by the language.
         language: "c", "c++", "fortran" or "rust". None derives the language from the file's suffix; code without a file is C.
         functions: the functions to export with their signatures, in the form of `ModuleSource.functions`. None exports every visible
@@ -55,8 +55,8 @@ def compile(  # noqa: A001 - the public name
         A mapping of the functions' names in the source to call targets; ``kernels["scale"]`` is ``kernels.scale``.
 
     Raises:
-        CompileError: the compiler is not installed, or reports errors, or its LLVM is newer than llvmlite's LLVM.
-        OSError: the file cannot be read.
+        CompileError: an argument is invalid, or the compiler is not installed, reports errors, or has a newer LLVM than llvmlite.
+        OSError: the source, or a file that it includes, cannot be read.
         LinkError, ...: the exceptions of `Cache.add_module`.
     """
     if cache is None:

@@ -40,7 +40,7 @@ define ptr @{name}() {attributes} {{ ret ptr @compcache.text }}
 def compiled_functions(cache: Cache, unit: Unit, functions: Mapping[str, Any] | None, options: Mapping[str, Any]) -> CompiledFunctions:
     """Return the functions of a unit. Compile the unit if the cache does not contain them.
 
-    See `compcache.clang.compile` for `functions` and `options`. Raise `CompileError` if the compiler reports errors.
+    See `compcache.clang.compile` for `functions`, `options` and the exceptions.
     """
     options_digest = seal(ModuleSource("", functions, **options)).digest  # everything except the code that affects the functions
     stored = {name: repr(options[name]) for name in ("entries", "part_of") if name in options}
@@ -90,7 +90,10 @@ def _read_function_list(target: Callable[[], object]) -> dict[str, str]:
 def _compile_and_store(
     cache: Cache, unit: Unit, shortcut_name: str, functions: Mapping[str, Any] | None, options: Mapping[str, Any], fields: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Preprocess a translation unit, compile it unless its text is cached, and store a shortcut. Return the names of its functions."""
+    """Preprocess a unit, compile it unless its text is cached, and store a shortcut. Return the func_names of its functions by plain name.
+
+    See `compcache.clang.compile` for the exceptions.
+    """
     from compcache.clang.run import preprocess
 
     translation = preprocess(unit)
@@ -109,10 +112,7 @@ def _identity_of(unit: Unit, translation: Translation, fields: Mapping[str, Any]
 
 
 def _make_source(unit: Unit, functions: Mapping[str, Any] | None, options: Mapping[str, Any], fields: Mapping[str, Any]) -> ModuleSource:
-    """Preprocess and compile a translation unit, and return the module for the cache.
-
-    Raise `CompileError` if the unit cannot be compiled.
-    """
+    """Preprocess and compile a unit, and return the module for the cache. See `preprocess` and `source_of_unit` for the exceptions."""
     from compcache.clang.run import preprocess
 
     translation = preprocess(unit)
@@ -122,8 +122,8 @@ def _make_source(unit: Unit, functions: Mapping[str, Any] | None, options: Mappi
 def _store_shortcut(cache: Cache, unit: Unit, translation: Translation, shortcut_name: str, list_name: str) -> None:
     """Store the entry by which later calls find the functions without running the compiler.
 
-    The entry contains digests of the headers, and the paths at which the compiler found none. It is not stored if a header changed while
-    it was read, or has an ambiguous name.
+    The entry contains digests of the headers, and the paths at which the compiler found none. It is not stored if these may not be all
+    inputs (`Translation.files`), if the source or a header has changed or cannot be read, or if the cache cannot store it.
     """
     files = translation.files
     if files is None or any("\n" in path for path in (*files, *translation.missing)):
@@ -146,7 +146,8 @@ def source_of_unit(
 
     The content names are derived from `identity`. See `compcache.clang.compile` for `functions` and `options`.
 
-    Raise `CompileError` if the compiler reports errors, or the source defines no externally visible function.
+    Raise `CompileError` if the compiler reports errors, or the source defines no externally visible function. See `translate` and
+    `add_runtime_libraries` for other exceptions.
     """
     from compcache.clang.bitcode import link_assembly, read_symbols
     from compcache.clang.run import makers_of_unit, optimization_level, translate

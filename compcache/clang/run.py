@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Translation", "identity_of_unit", "makers_of_unit", "optimization_level", "preprocess", "translate"]
 
+#: The most seconds that a run of a compiler may take.
 _SECONDS = 600.0
 _LEVEL = re.compile(r"-O(\w*)$")
 #: A compiler and its version in its own version text.
@@ -96,9 +97,9 @@ def optimization_level(unit: Unit) -> int:
 
 
 def preprocess(unit: Unit) -> Translation:
-    """Run the preprocessor, and return its result. Run it again if a file was written in the meantime.
+    """Run the preprocessor, and return its result. Run it once more if a file was written in the meantime.
 
-    Raise `CompileError` if the preprocessor reports errors.
+    Raise `CompileError` if the preprocessor fails, or `OSError` if a file that it has read cannot be read.
     """
     for _ in range(_ATTEMPTS):
         translation = _run_preprocessor(unit)
@@ -108,7 +109,10 @@ def preprocess(unit: Unit) -> Translation:
 
 
 def _run_preprocessor(unit: Unit) -> Translation:
-    """Return the preprocessed code of a unit and the files that it depends on. The files are None if they cannot be listed completely."""
+    """Return the preprocessed code of a unit and the files that it depends on. The files are None if they cannot be listed completely.
+
+    See `preprocess` for the exceptions.
+    """
     started = time.time()
     source = _read_rust(unit) if unit.compiler.language == "rust" else _read_preprocessed(unit)
     version = _read_version(unit)
@@ -136,7 +140,7 @@ class _Preprocessed(NamedTuple):
 
 
 def _read_rust(unit: Unit) -> _Preprocessed:
-    """Return a source of Rust with its included files and environment variables. Raise `CompileError` if rustc fails."""
+    """Return a source of Rust with its included files and environment variables. See `preprocess` for the exceptions."""
     rule = _run_rustc(unit, ["--emit=dep-info"])
     names = _prerequisites(rule)
     variables = [line for line in rule.splitlines() if line.startswith(_VARIABLE)]
@@ -193,7 +197,10 @@ def _depends_on_lines(unit: Unit, code: bytes) -> bool:
 
 
 def _included_files(code: bytes) -> list[str]:
-    """Return the names of the included files, from line markers with flag 1. Other markers may come from the source itself."""
+    """Return the names of the included files, from line markers with flag 1. Other markers may come from the source itself.
+
+    Names like ``<built-in>``, which are not of files, are left out.
+    """
     quoted_names: dict[bytes, None] = {}
     for line in code.splitlines():
         match = _MARKER.match(line) if line.startswith(b"#") else None
@@ -204,7 +211,7 @@ def _included_files(code: bytes) -> list[str]:
 
 
 def _unescape(match: re.Match[bytes]) -> bytes:
-    """Return the byte for an escape in the name of a file: three octal digits, a letter, or the character itself."""
+    """Return the byte for an escape in the name of a file: one to three octal digits, a letter, or the character itself."""
     if match[1].isdigit():
         return bytes([int(match[1], 8)])
     return {b"n": b"\n", b"t": b"\t", b"r": b"\r"}.get(match[1], match[1])
@@ -235,7 +242,8 @@ def translate(unit: Unit, translation: Translation) -> bytes:
     Bitcode of C and C++ is not optimized if llvmlite's LLVM can run the passes that the flags request, and the code has no coroutines.
     Other bitcode is compiled with the given flags.
 
-    Raise `CompileError` if the compiler reports errors, does not write bitcode, or the input has changed since `preprocess`.
+    Raise `CompileError` if the compiler fails, does not write bitcode, or the input has changed since `preprocess`. If the input may have
+    changed, the preprocessor runs again; see `preprocess` for its exceptions.
     """
     bitcode = _run_translation(unit)
     if not translation.is_settled(unit) and _run_preprocessor(unit).preprocessed != translation.preprocessed:
@@ -264,7 +272,10 @@ def _run_clang(unit: Unit, flags: list[str]) -> bytes:
 
 
 def _can_defer_passes(unit: Unit) -> bool:
-    """Return whether llvmlite's LLVM can run the passes that the flags request. It lacks the passes for instrumentation."""
+    """Return whether the flags request optimization, and llvmlite's LLVM has all passes for it.
+
+    llvmlite's LLVM lacks the passes for instrumentation, and code for link-time optimization needs passes of its own.
+    """
     return optimization_level(unit) > 0 and not any(
         flag.startswith(("-fsanitize", "-fprofile", "-fcoverage", "-flto")) for flag in unit.flags
     )

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_runtime_libraries"]
 
+#: The most seconds that a question to a compiler's driver may take.
 _SECONDS = 60.0
 #: Libraries of the platform, with which every module is linked.
 _ALWAYS = frozenset(("c", "m", "gcc", "gcc_s", "gcc_eh", "pthread", "dl", "rt"))
@@ -117,7 +118,10 @@ def _split_line(line: str) -> list[str]:
 
 
 def _find_library(name: str, directories: Iterable[str]) -> str | None:
-    """Return the name of a library if the system finds it by name, otherwise its path; None if the library does not exist."""
+    """Return the name of a library if the system finds it by name, otherwise its path; None if the library does not exist.
+
+    `name` may also be a path, or a colon and a file name. Linker scripts are not libraries.
+    """
     if "/" in name:
         return name if os.path.exists(name) else None
     is_file = name.startswith(":")  # -l:name
@@ -176,7 +180,8 @@ def _find_crates(unit: Unit) -> list[str]:
 def _rust_allocator_text(symbols: Collection[str], defined: Collection[str]) -> str:
     """Return LLVM assembly of the functions by which Rust's libraries call the default allocator; "" if no symbol requires them.
 
-    Functions in `defined` are left out. The linkage is ``weak_odr``, so several files of a group may define the same function.
+    Functions in `symbols`, those of the standard library, or in `defined` are left out. The linkage is ``weak_odr``, so several files of a
+    group may define the same function.
     """
     match = next(filter(None, map(_RUST_ALLOCATOR.fullmatch, symbols)), None)
     if match is None:

@@ -36,7 +36,8 @@ class SearchPath(NamedTuple):
 def read_search_path(log: str) -> tuple[SearchPath, str]:
     """Return the search path that clang's option ``-v`` writes to standard error, and the compiler's diagnostics after it.
 
-    If `log` has no search path, the diagnostics are the lines with errors, or all lines if there are none.
+    If `log` has no search path, the returned path is empty. The diagnostics are then the lines with errors if ``-v`` has written other
+    lines, too; otherwise all lines.
     """
     head, end, diagnostics = log.partition(_END)
     if not end:
@@ -48,11 +49,11 @@ def read_search_path(log: str) -> tuple[SearchPath, str]:
 
 
 def searched_paths(search_path: SearchPath, codes: Mapping[str, bytes], directory: str) -> tuple[list[str], list[str]]:
-    """Return the existing files that precede files which the compiler read, and the paths at which it found nothing.
+    """Return the paths at which the compiler may have looked for files: those of existing files, and those at which nothing exists.
 
-    A file may have been created after the compiler looked for it. For paths in a directory that does not exist, the path of the directory
-    is returned. Names that code passes to ``__has_include`` by a macro are not considered. `codes` holds the source and the files that it
-    includes, by their paths; `directory` is the compiler's working directory, to which the search path is relative.
+    An existing file may have been created after the compiler looked for it. For paths in a directory that does not exist, the path of the
+    directory is returned. Names that code passes to ``__has_include`` by a macro are not considered. `codes` holds the source and the files
+    that it includes, by their paths; `directory` is the compiler's working directory, to which the search path is relative.
     """
     folders = [os.path.join(directory, name).rstrip("/") for name in search_path.directories]
     includers = {os.path.dirname(path): None for path, code in codes.items() if _INCLUDES_BESIDE.search(code)}

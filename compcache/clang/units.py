@@ -100,7 +100,7 @@ class Unit(Record):
 
 
 def _named_files(word: str, directories: Iterable[str]) -> set[str]:
-    """Return the existing files that a flag names as ``file``, ``@file``, ``--flag=file`` or ``--flag=name=file``.
+    """Return the existing files that a flag names as ``file``, ``--flag=file`` or ``--flag=name=file``, or after one of `_BEFORE_FILES`.
 
     Names are relative to one of the directories. Precompiled headers beside the files are returned, too, because clang reads such a header
     instead of a file that ``-include`` names.
@@ -162,7 +162,10 @@ def _current_directory() -> str:
 
 
 def _checked_flags(flags: Iterable[str] | None, language: str) -> tuple[str, ...]:
-    """Return a compiler's flags. Raise `CompileError` for one that is not a string, contains NUL, or selects other output than code."""
+    """Return a compiler's flags; those for optimization level 2 if `flags` is None.
+
+    Raise `CompileError` for a flag that is not a string, contains NUL, or selects other output than code.
+    """
     if flags is None:
         return ("-Copt-level=2",) if language == "rust" else ("-O2",)
     words = tuple(flags.split() if isinstance(flags, str) else flags)

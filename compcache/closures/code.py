@@ -100,7 +100,7 @@ def link_code(context: Any, closure: Closure, request: Request) -> Linked | None
     """Link a closure, optimize it and emit its object. Return None if the object would contain the code of only one module.
 
     `context` is an LLVM context, and `request` has the machine and the options for emission. Raise `CompileError` or `LinkError` if the
-    modules cannot be linked or compiled together.
+    modules cannot be linked or compiled together. See `emit` for other exceptions.
     """
     linker = _Linker(closure)
     reached, roots = linker.reach()
@@ -171,7 +171,7 @@ class _Linker:
                 self._movable |= {name: (number, export.symbol) for name, export in self._movable_exports[number].items()}
 
     def _is_only_definition(self, name: str, module_id: bytes) -> bool:
-        """Return whether every user of an exported name gets the definition in the module `module_id`."""
+        """Return whether every user of an exported name gets the definition in the module `module_id`, and no earlier part can move it."""
         bound = self._closure.bound.get(name)
         return name not in self._movable and (bound is None or (bound.is_one and bound.module_id == module_id))
 
@@ -287,7 +287,7 @@ class _Linker:
         return part_module
 
     def _rename_declared(self, value: Any, number: int, homes: set[str]) -> None:
-        """Rename a declaration to the symbol of its definition in the linked module, or to the symbol of its import."""
+        """Rename a declaration to the symbol of its definition in the linked module, or of its import. See `_rename` for the exception."""
         part, name = self._closure.parts[number], value.name
         if name in part.recipe.slots:
             place = self._find_direct(part.recipe.slots[name])

@@ -192,7 +192,7 @@ class _Linking:
         return _Planned(names, chosen, closure, moving_modules(closure), is_requested=True)
 
     def link(self, planned: _Planned) -> _Outcome:
-        """Link and publish a closure. Nothing is published if the modules cannot be linked, or if look-ups would bind names differently."""
+        """Link and publish a closure (`publish_built`), unless the modules cannot be linked, or look-ups would bind names differently."""
         unlinked = {name: str(error) for name, error in planned.chosen.failures.items()}
         requested = planned.closure.roots
         try:
@@ -252,7 +252,7 @@ class _Linking:
             return None
 
     def _found_names(self, recipe: Recipe, module_id: bytes) -> dict[str, bool] | None:
-        """Return `Part.found_names` for a module, or None if look-ups find other content under the name of one of its exports."""
+        """Return `Part.found_names` for a module; None if look-ups find other or unknown content under the name of one of its exports."""
         is_found_by_name: dict[str, bool] = {}
         for name in [export.name for export in recipe.exports]:
             is_found_by_name[name] = self._is_found(name, module_id)
@@ -264,7 +264,7 @@ class _Linking:
         return is_found_by_name
 
     def _link_code(self, closure: Closure) -> Linked | None:
-        """Return the linked code of a closure, or None if it would contain the code of only one module."""
+        """Return a closure's linked code, or None if it would contain the code of only one module. See `link_code` for the exceptions."""
         level = max([part.recipe.level for part in closure.parts]) or _LEVEL
         request = Request(b"", (), Requests({}, {}), level, self._machine, shared=True, keep_bitcode=False)
         return codegen.run(lambda context: link_code(context, closure, request))

@@ -256,7 +256,7 @@ class _Reader:
         return part
 
     def _read_part(self, text: str) -> _Part:
-        """Return a text with its symbols, metadata and named types. Numbers that differ between equal texts are replaced."""
+        """Return a text with its symbols, metadata and named types, and replaced numbers. See `_scan_variable` for the exception."""
         pieces = _TOKEN.split(text)
         mentions: list[str] = []
         nodes: list[str] = []
@@ -308,7 +308,7 @@ class _Reader:
         return {node: number for number, node in enumerate(sorted(shared, key=lambda node: int(node[1:])))}
 
     def _make_definition(self, key: str, scanned: _Scanned, shared: Mapping[str, int]) -> Definition:
-        """Return the definition of a symbol. `shared` has numbers of metadata nodes that several definitions share."""
+        """Return a symbol's definition. `shared` has numbers of metadata nodes of several definitions. See `_is_own` for the exception."""
         is_declared = key in self._declared or (key in self._variables and self._words_before_value(key)[0] in ("external", "extern_weak"))
         is_own = key in self._addressed or self._is_own(key)
         return Definition(self._digest_of_scanned(scanned, shared), tuple(map(referenced_name, scanned.mentions)), is_declared, is_own)

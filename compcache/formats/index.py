@@ -147,7 +147,7 @@ def sort_by_preference(rows: list[Numbered], is_near: Callable[[bytes], bool] | 
 
 
 def _preference(row: Numbered, newest_content: bytes, is_near: Callable[[bytes], bool] | None) -> tuple[int, ...]:
-    """Return a key that sorts realizations with the newest content first, near modules (`is_near`, or none) before ones that fit better."""
+    """Return a sort key: the newest content first; of it, near modules (`is_near`; None: none is near), then the modules that fit best."""
     _, rank, module_id, _, content = row
     if content != newest_content:
         return (1,)

@@ -392,7 +392,7 @@ class Plan:
         """Return the definition that replaces a weak one, as linkers choose it.
 
         That is a definition that is not merged, or else the first one, unless a common block is longer, or equally long with a larger
-        alignment. The other definitions become the candidates of `node`.
+        alignment. Unreadable definitions are not chosen. The other definitions become the candidates of `node`.
         """
         places, best = [place, *node.candidates], weak
         if len(places) == 1:

@@ -101,6 +101,7 @@ def make_image(
             code defines.
         LinkerError: the linker fails, and the writer cannot make the shared object.
         LibraryError: a library of the platform, or one that the image needs, cannot be opened.
+        FormatError: the object is malformed.
     """
     if not is_elf(obj):
         return _make_object_image(obj, needs_linker)

@@ -132,7 +132,7 @@ def _has_symbol(library: ctypes.CDLL, symbol: str) -> bool:
 
 @functools.cache
 def _finder() -> Callable[[int, bytes], int | None]:
-    """Return the system's `dlsym`."""
+    """Return the system's `dlsym`, which returns None for a symbol that is not defined."""
     find = _open_process().dlsym
     find.argtypes, find.restype = (ctypes.c_void_p, ctypes.c_char_p), ctypes.c_void_p
     return find

@@ -262,7 +262,7 @@ def _overloads(store: Store, loader: Loader, func_name: str, additions: list[_Ad
 
 
 def _compare_variants(store: Store, additions: list[_Addition], components: dict[str, str] | None) -> list[Variant]:
-    """Compare the identities of additions with the components of an identity. Only the first `_MAX_COMPARED` additions are compared."""
+    """Return the first `_MAX_COMPARED` additions, with the differences of their identities from the components of an identity."""
     variants = []
     for addition in additions[:_MAX_COMPARED]:
         stored = _read_identity_components(store, {addition.module_id: None})

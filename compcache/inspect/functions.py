@@ -36,7 +36,7 @@ __all__ = ["cache_info", "dependencies", "describe_function", "realizations", "u
 
 
 def realizations(store: Store, loader: Loader, func_name: str) -> tuple[Realization, ...]:
-    """Return the stored copies of a function. Copies in linked closures come last. Damaged copies are left out."""
+    """Return the stored copies of a function. Copies in linked closures come last. Copies that cannot be read are left out."""
     loaded = {module.module_id for module in loader.loaded_modules()}
     copies = []
     linked = [(module_id, offset ^ LINKED) for module_id, offset in store.find_here(func_name, linked=True) if offset & LINKED]
@@ -156,7 +156,7 @@ def cache_info(store: Store, maps_files: int, max_size: int | None = None, progr
 
     `maps_files` is the argument of `Loader`. `max_size` is the size limit passed to `Cache`, in bytes; None for the limit in the settings.
 
-    Raise `MissingPackageError` if LLVM is not installed.
+    Raise `MissingPackageError` if LLVM is not installed. See `find_linker` and `effective_limit` for other exceptions.
     """
     from compcache import __version__
     from compcache.formats import host
@@ -276,7 +276,7 @@ def _describe_copies(store: Store, func_name: str, copies: tuple[Realization, ..
 
 
 def _read_provenance(store: Store, copy: Realization) -> Provenance:
-    """Open the module of a copy, and return its origin. Raise `FormatError` if a record is damaged."""
+    """Return the origin of a copy from its module. See `Store.open_module` and `provenance` for the exceptions."""
     with store.open_module(bytes.fromhex(copy.module_id)) as module:
         return provenance(store, module)
 

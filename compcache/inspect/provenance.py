@@ -75,11 +75,11 @@ def _check_signers(store: Store, holder: Store, module: ModuleFile) -> tuple[Sig
     if not names:
         return ()
     requirement = decode_module(module.read_record(0)).requirement()
-    accepted_keys = (*store.trusted_keys, *([store.publish_key.public()] if store.publish_key is not None else []))
 
     def status_of(name: str) -> str:
         """Check the signatures under a key's name, and return the result. See `is_signed` for the exception."""
-        keys = [key for key in accepted_keys if key.name == name]
+        own = [store.publish_key.public()] if store.publish_key is not None and store.publish_key.name == name else []
+        keys = [*own, *[key for key in store.trusted_keys if key.name == name]]
         if not keys:
             return "unknown"
         return "trusted" if is_signed(content, keys, module.module_id, requirement) else "wrong"

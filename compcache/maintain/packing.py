@@ -203,7 +203,8 @@ class Packing:
     def _volume_content(self, module_id: bytes, old: list[_Members]) -> tuple[Content, bytes] | None:
         """Return the content of a module from the first old volume that has the module, or None if there is no such volume.
 
-        The second item of the result is an index entry, or b"" if the module is not used by this cache.
+        The second item of the result is an index entry, or b"" if the module is not used by this cache. Raise `OSError` if a volume cannot
+        be read.
         """
         for volume, members in old:
             content = content_of(volume, module_id, members[module_id]) if module_id in members else None

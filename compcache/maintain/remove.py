@@ -163,7 +163,7 @@ def _require_unused(store: Store, func_name: str, names: set[str], holders: Mapp
     """Raise `FunctionInUseError` if a function or group must not be removed without `force`.
 
     The reasons are: its modules realize other functions, other modules import one of its functions (`names`), or one of these is pinned.
-    `holders` are the rows of its modules, and `rows` those of all modules that may import it.
+    `holders` are the rows of its modules, and `rows` those of all modules that may import it. See `pinned` for another exception.
     """
     other_functions = tuple(sorted({name for row in holders.values() for name in row.names} - names))
     importing = [row for module_id, row in rows.items() if module_id not in holders and not names.isdisjoint(row.imports)]

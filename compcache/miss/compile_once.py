@@ -34,7 +34,7 @@ _Result = TypeVar("_Result")
 
 __all__ = ["Addition", "add_missing", "compile_missing", "compile_once", "fetch_and_load", "fetch_soon", "find_addition"]
 
-#: For how many seconds a miss waits for the remote store before it compiles, if the compile time is unknown.
+#: For how many seconds a miss waits for the remote store before it compiles, if no longer compile time is known.
 HEDGE_SECONDS = 0.15
 #: The maximum number of calls of `build` while other processes remove functions that it needs.
 _MOST_BUILDS = 8
@@ -166,7 +166,7 @@ class Addition(NamedTuple):
 def add_missing(
     session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource], source: ModuleSource | None = None
 ) -> Addition:
-    """Implement `compcache.frontend.add_missing`, which describes the arguments. Raise `ValueError` if `functions` is empty."""
+    """Implement `compcache.frontend.add_missing`, which describes the arguments and the exceptions."""
     if not functions:
         raise ValueError("add_missing() requires the name of at least one function")
     stored = find_addition(session, functions, source)
@@ -208,7 +208,10 @@ def fetch_and_load(session: Session, func_name: str, error: CompcacheError, acce
 
 
 def fetch_soon(session: Session, name: str) -> bool:
-    """Fetch a name from the remote store, and return whether it was fetched in the time that compiling the function would take."""
+    """Fetch a name from the remote store, and return whether it was fetched in time.
+
+    The wait is that of `Inquiry.wait_for_functions` with `HEDGE_SECONDS`.
+    """
     inquiry = session.inquire((name,))
     if inquiry is None:
         return False

@@ -172,7 +172,8 @@ class _Group:
     def _build_module(self, sources: list[_Source]) -> tuple[list[_Source], BuiltModule | None]:
         """Build the group's module from the sources that can be compiled and linked.
 
-        Sources that use a missing symbol are left out. Other errors of `_link_members` are raised.
+        Sources that use a missing symbol are left out. Other errors of `_link_members` are raised. See `_require_same_processors` for
+        another exception.
 
         Returns:
             The sources in the module, and the module. Without any source, the module is None.

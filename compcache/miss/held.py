@@ -23,7 +23,7 @@ def load_while_building(
     """Return a function's call target from memory or from `load`. Builds receive only functions that are stored.
 
     If a build requests a function that is in memory but no longer stored, the function is stored again, unless its name has different code
-    now. A function that a build has received stays in memory until the build ends.
+    now. A function that a build has received stays in memory until the build ends. See `ensure_stored` for the exceptions.
 
     Args:
         session: the cache.

@@ -33,6 +33,7 @@ def name_source(sealed: SealedSource) -> Naming:
 
     Untrusted code, and long code or data, is not printed. Then all functions get names with the same digest. Raise `CompileError` if LLVM
     does not accept the code, if the code has no externally visible function, or if it is bitcode with inline assembly that reads files.
+    Raise `UndefinedSymbolError` if code that is not printed exports nothing, or `InvalidNameError` if the name of a function is not valid.
     """
     source = sealed.source
     if source.untrusted or _is_long(source.ir):

@@ -137,7 +137,7 @@ _PART = 4096
 def _read_parts(store: Store, fans: list[str], parts: dict[str, set[str]], other_reader: OtherReader) -> IndexedModules:
     """Read directories into parts of the new index. Add the written parts, and the other process's parts, to `parts`.
 
-    Directories that the other process has read are skipped.
+    Directories that the other process has read are skipped. Raise `OSError` if a part cannot be written.
 
     Returns:
         The modules that were read after the last part.
@@ -159,8 +159,10 @@ def _read_parts(store: Store, fans: list[str], parts: dict[str, set[str]], other
 def read_from_the_end(root: str, *, trust: bool) -> None:
     """Read the module directories into parts, backwards from the last, until a directory that another process has read.
 
+    Also stop if the parent has ended or has finished the rebuild. Modules that are not in a part yet are then left out.
+
     This is the main function of a process that the rebuilding process starts. It skips directories with large or possibly damaged modules,
-    because only the rebuilding process reports damage. `trust` is the argument of `Cache`.
+    because only the rebuilding process reports damage. `trust` is the argument of `Cache`. Raise `OSError` if a part cannot be written.
     """
     parent = os.getppid()
     store = Store(root, files=LateFiles(), trust=trust, open_beneath=path_opener())

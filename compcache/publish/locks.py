@@ -70,7 +70,7 @@ def try_lock(store: Store, name: str) -> Iterator[bool]:
     """Try to take a lock for background work of additions, such as merges, without waiting.
 
     Yields:
-        False if another process or thread holds the lock; True if this caller holds it, or if locks do not work here or are disabled.
+        False if another process or thread holds the lock; True if this caller holds it, or if `wait_lock` would yield None.
     """
     with wait_lock(store, name, timeout=0) as owned:
         yield owned is not False
@@ -81,7 +81,8 @@ def wait_lock(store: Store, name: str, *, timeout: float, until: Callable[[], bo
     """Wait for a lock, at most `timeout` seconds, or until `until`, if given, returns true, and hold it while the context runs.
 
     Yields:
-        True if this caller holds the lock, False if another process or thread holds it, None if locks do not work here or are disabled.
+        True if this caller holds the lock, False if another process or thread holds it. None if locks do not work here or are disabled, or
+        if the cache is read-only.
     """
     if not is_on("COMPCACHE_LOCKS", default=True) or store.readonly:
         yield None

@@ -511,7 +511,7 @@ class ModuleLists:
         return self._entries_between(b"e" + _encode_name(first_base) + b"\0", b"e" + _encode_name(last_base) + b"\1")
 
     def entries_requiring(self, module_id: bytes) -> Iterator[tuple[bytes, RowEntry | None]]:
-        """Yield the entries of data that require a module. See `entries`."""
+        """Yield the entries of data that require a module. See `entries` for their form, and `_entries_between` for the exception."""
         return self._entries_between(b"r" + module_id, b"r" + module_id + _AFTER_ALL)
 
     def has_members(self) -> bool:
@@ -523,7 +523,7 @@ class ModuleLists:
         return next(self._starting_with(b"r"), None) is not None
 
     def all_entries(self) -> Iterator[tuple[bytes, RowEntry | None]]:
-        """Yield all entries of data. See `entries`."""
+        """Yield all entries of data. See `entries` for their form, and `_entries_between` for the exception."""
         return self._entries_between(b"e", b"f")
 
     def _entries_between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, RowEntry | None]]:
@@ -607,7 +607,7 @@ class ModuleLists:
         return {row.module_id: row for row in rows}
 
     def _platform_of_digest(self, digest: bytes) -> Platform:
-        """Return the platform with a digest, from the first list that has it. Raise `FormatError` if it is malformed."""
+        """Return the platform with a digest, from the first list that has it. Raise `FormatError` if it is malformed or in no list."""
         platform = self._platforms.get(digest)
         if platform is None:
             stored = next(filter(None, (module_list.find(b"a" + digest) for module_list in self._lists)), b"")

@@ -132,7 +132,7 @@ def _merge_live_entries(store: Store, packs: Iterable[bytes], is_present: Callab
 def _has_own_signature(store: Store, pack: bytes) -> bool | None:
     """Return True if a pack has only the signature of this store's publish key, False if it has no signature, otherwise None.
 
-    The result is also None if the pack cannot be read, or has a MAC and this store has no `signing_key`.
+    The result is also None if the pack cannot be read, or has a MAC and this store has no `signing_key`. See `is_signed` for the exception.
     """
     content = store.signatures_of(pack)
     try:

@@ -40,8 +40,8 @@ def remove_file(store: Store, module_id: bytes) -> bool:
 def remove_from_volumes(store: Store, module_id: bytes) -> bool:
     """Remove a module from all volumes, including volumes that are being written, and return whether a volume contained it.
 
-    The loop ends when a listing after the last mark shows no further volume to mark. A volume whose list appears later is safe, because its
-    writer then checks whether the module still exists. See `compcache.publish.volumes.write_volume`.
+    The loop ends when a listing after the last mark shows no further volume to mark, or after `_ATTEMPTS` listings. A volume whose list
+    appears later is safe, because its writer then checks whether the module still exists. See `compcache.publish.volumes.write_volume`.
 
     Raise `StorageError` if a mark could not be written.
     """

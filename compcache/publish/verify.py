@@ -62,6 +62,7 @@ def verify_module(store: Store, module: ModuleFile, status: os.stat_result, *, l
             signature.
         StorageError: the file cannot be read.
         OSError: there is no room for the copy.
+        MissingPackageError: a signature must be checked, and PyNaCl is not installed.
     """
     if not stat.S_ISREG(status.st_mode):
         raise FormatError("the module is not a regular file")
@@ -102,7 +103,7 @@ def _has_valid_mac(store: Store, module: ModuleFile) -> bool:
 
 
 def _require_trusted(store: Store, module: ModuleFile, requirement: str) -> None:
-    """Check that a trusted key has signed a module. Raise `IntegrityError` if the module has no valid signature by a trusted key."""
+    """Raise `IntegrityError` if no trusted key has signed a module. See `is_signed` for another exception."""
     from compcache.signing.signatures import is_signed, signers
 
     content = store.signatures_of(module.module_id)
@@ -119,7 +120,7 @@ def has_own_signature(store: Store, module: ModuleFile) -> bool:
     The store signs a new module only if all modules from which it is built are signed in this way. Code of other keys stays under their
     signatures, so that it is refused once they are no longer trusted.
 
-    Raise `FormatError` if the module record is malformed.
+    Raise `FormatError` if the module record is malformed. See `is_signed` for another exception.
     """
     if store.publish_key is None:
         return False

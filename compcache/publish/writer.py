@@ -154,7 +154,7 @@ def _make_draft(
 
 
 def _number_modules(group: Iterable[tuple[bytes, BuiltModule]], number: int | None) -> Iterator[tuple[bytes, BuiltModule, Order]]:
-    """Yield the modules of an addition with their ids and orders. A number is written to the notes, which the ids do not cover.
+    """Yield the modules of an addition with their ids and orders. `number`, if any, is added to the notes, which the ids do not cover.
 
     Raise `FormatError` if notes are damaged.
     """
@@ -228,7 +228,8 @@ def _make_addition(store: Store, draft: _Draft, status: os.stat_result, order: O
 def sign_module(store: Store, module_id: bytes, records: bytes, key: bytes) -> None:
     """Sign a module with the store's publish key, and store the signature. Call this before the module becomes visible.
 
-    Raise `OSError` if the signature could not be written, or `FormatError` if the first of the `records` is damaged.
+    Raise `OSError` if the signature could not be written, or `FormatError` if the first of the `records` is damaged. See `add_signature`
+    for another exception.
     """
     from compcache.signing.signatures import add_signature
 

@@ -78,7 +78,7 @@ def _accepted_keys(store: Store) -> tuple[PublicKey, ...]:
     """Return the public keys that this cache accepts signatures from. The result is empty if no signature is required.
 
     A publisher without trusted keys accepts only its own signatures. It compiles all other modules itself and signs them, and so replaces
-    modules that its readers would reject.
+    modules that its readers would reject. Raise `MissingPackageError` if PyNaCl is needed and not installed.
     """
     if store.trusted_keys or store.publish_key is None:
         return tuple(store.trusted_keys)

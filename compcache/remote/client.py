@@ -487,8 +487,8 @@ class RemoteStore:
     def _imported_cards(self, manifest: WholeManifest, shelf: str) -> Iterator[Card]:
         """Yield cards of the modules that a module imports, directly or indirectly.
 
-        Left out are unreadable modules, modules for which `IMPORTS_LIMIT` has no space, and modules that some processor of the shelf
-        cannot run.
+        Left out are unreadable modules, modules for which `IMPORTS_LIMIT` has no space, and modules that some processor of the shelf cannot
+        run. Raise `FormatError` if the records of `manifest` are damaged.
         """
         space, pending = IMPORTS_LIMIT, list(manifest.imports())
         visited = set(pending)

@@ -143,7 +143,7 @@ def _split_words(texts: Iterable[Any]) -> list[str]:
 def _parse_words(words: list[str]) -> tuple[PublicKey, ...]:
     """Return the public keys in `words`, each key once. The words of included files are appended to `words`.
 
-    Raise `ValueError` for a word that is not a key.
+    Raise `ValueError` for a word that is not a key. See `_words_in` for other exceptions.
     """
     parsed: dict[PublicKey, None] = {}
     included: set[str] = set()
@@ -157,7 +157,7 @@ def _parse_words(words: list[str]) -> tuple[PublicKey, ...]:
 
 
 def _words_in(path: str) -> list[str]:
-    """Return the words in a file of keys, without comments. Raise `OSError` or `UnicodeDecodeError`."""
+    """Return the words in a file of keys, without comments. Raise `OSError` if it is unreadable, `UnicodeDecodeError` if not UTF-8."""
     with open(path, encoding="utf-8") as file:
         return _words_of(file.read())
 

@@ -37,6 +37,7 @@ def read_rules(
         ValueError: an argument is not valid.
         SettingError: a setting is not valid.
         OSError: a file that an argument names cannot be read.
+        MissingPackageError: there are trusted keys and a publish key, and PyNaCl is not installed.
     """
     options: dict[str, Any] = {}
     signing_variable, trusted_variable, publish_variable, llvm_variable = variables

@@ -107,8 +107,9 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     `text` is the module as LLVM prints it, `context` is the module's LLVM context, and `target` is LLVM's target machine.
 
     Raises:
-        CompileError: LLVM cannot translate the code, or code that runs during mapping uses imports.
+        CompileError: LLVM cannot translate the code, or code that runs during mapping uses imports or globals.
         SignatureMismatchError: a signature does not match a function's LLVM type.
+        FormatError: LLVM's object cannot be extended (`with_distances`).
     """
     constructors = pic.find_constructors(text)
     written = read_module(text)
@@ -233,7 +234,8 @@ def _complete_object(compiled: bytes, table: _Table, distance: int | None, data:
     """Return the object with the values of its large variables and its renamed variables, and the table to add to it.
 
     `distance` is the kind of the relocations in the table, or None if the code contains the table. Renamed variables require the table's
-    symbols, so the returned object contains the table, and the returned table is None.
+    symbols, so the returned object contains the table, and the returned table is None. See `with_data`, `with_distances` and
+    `rename_definitions` for the exceptions.
     """
     completed = with_data(compiled, data)
     if distance is None:
@@ -298,10 +300,10 @@ def table_symbols(prepared: Prepared, definitions: Mapping[str, Definition], stu
 def _must_run_later(constructors: pic.Constructors, definitions: Mapping[str, Definition], resolution: Resolution, *, shared: bool) -> bool:
     """Return whether the runtime must run the constructors and destructors instead of the dynamic linker.
 
-    The result is False for objects (not `shared`), which the dynamic linker does not map. Constructors that use imports must run later,
-    because imports are bound after mapping. Constructors that call external functions must run later, because they could deadlock: such a
-    function may wait for the GIL, while the thread that holds the GIL waits for the dynamic linker's lock to import an extension module.
-    Destructors that are registered at run time may call any function.
+    The result is False for objects (not `shared`), which the dynamic linker does not map. Constructors that use imports or globals must
+    run later, because these are bound after mapping. Constructors that call external functions must run later, because they could deadlock:
+    such a function may wait for the GIL, while the thread that holds the GIL waits for the dynamic linker's lock to import an extension
+    module. Destructors that are registered at run time may call any function.
     """
     if not shared or not constructors.functions():
         return False

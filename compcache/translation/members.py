@@ -136,7 +136,9 @@ def _check_unique(members: Sequence[Member]) -> None:
 
 
 def require_types_of_archive(parts: Sequence[bytes], context: Any, optimize: Callable[[Any], None]) -> None:
-    """Check the types with which modules in an archive use each other, as for the members of a group; see `link_members`.
+    """Check the types with which modules in an archive use each other, as for the members of a group.
+
+    Warn or raise `SignatureMismatchError` as `link_members` does. Raise `CompileError` if LLVM rejects a module.
 
     `parts` are the modules in bitcode. The types of members are those of optimized code. So `optimize` is called for the modules if types
     seem not to fit: code that is not optimized contains calls that never run, and results that nothing uses.
@@ -155,7 +157,10 @@ def require_types_of_archive(parts: Sequence[bytes], context: Any, optimize: Cal
 
 
 def _require_types(members: Sequence[Member]) -> None:
-    """Check the types with which members use each other's functions and variables; see `link_members`."""
+    """Check the types with which members use each other's functions and variables.
+
+    Warn or raise `SignatureMismatchError` as `link_members` does.
+    """
     for name, message, is_fitting in _iterate_mismatches(members):
         if not is_fitting:
             raise SignatureMismatchError(message, func_name=name)

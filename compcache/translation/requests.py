@@ -173,8 +173,8 @@ def _requested_targets(source: ModuleSource, host_machine: Host) -> list[tuple[s
     """Return the targets of a source as (CPU, changes to its features). None is the host's CPU, or no changes.
 
     Raises:
-        CompileError: the source has both targets and a CPU, or its targets are not valid.
-        SettingError: the source names no targets, and $COMPCACHE_TARGETS names a CPU that LLVM does not know.
+        CompileError: the source has targets and also a CPU or features, or its targets are malformed.
+        SettingError: the source names no targets, and $COMPCACHE_TARGETS is not valid.
     """
     targets = source.targets
     if source.cpu is not None or source.features is not None:
@@ -188,7 +188,7 @@ def _requested_targets(source: ModuleSource, host_machine: Host) -> list[tuple[s
 
 
 def _known_targets(host_machine: Host, text: str) -> list[tuple[str | None, str | None]]:
-    """Return the targets that a setting names. Raise `ValueError` if LLVM does not know a target."""
+    """Return the targets that a setting names. Raise `ValueError` if one is malformed, or LLVM does not know it."""
     try:
         targets = parse_targets(text)
         for cpu, changes in targets:

@@ -62,7 +62,7 @@ def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str
     Args:
         code: the compiled module.
         exports: the exports of the module.
-        startup: the functions that run when the module is loaded. All exports require their features.
+        startup: the functions that run when the module is mapped, loaded or unloaded. All exports require their features.
         machine: the machine for which the code was compiled.
     """
     functions = {export.symbol: _aliased_function(code, export.symbol) for export in exports}
@@ -213,5 +213,5 @@ def _used_by_functions(obj: bytes) -> dict[str, frozenset[str]] | None:
 
 
 def _reader_of(obj: bytes) -> CodeReader | None:
-    """Return the code reader for the architecture of an object, or None if there is no reader."""
+    """Return the code reader for the architecture of an object, or None if there is none. See `architecture_of` for the exception."""
     return architecture_of(obj).code_reader()

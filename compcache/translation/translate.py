@@ -72,6 +72,7 @@ def translate(context: Any, request: Request) -> Translated:
     Raises:
         CompileError, LinkError, GlobalValidationError: the source cannot be compiled. The message gives the reason.
         InvalidNameError: a symbol is not valid UTF-8, or cannot be exported under its name.
+        FormatError: see `emit`.
     """
     if request.members:
         return _translate_group(context, request)
@@ -364,7 +365,7 @@ def _cpu_intrinsics(values: ir_text.GlobalValues) -> list[str]:
 
 
 def _require_portable(text: str, values: ir_text.GlobalValues, machine: Machine) -> None:
-    """Raise `CompileError` if stored code may need features of another CPU than this host's."""
+    """Raise `CompileError` if stored code needs features that `machine` lacks, or may depend on the CPU for which it was written."""
     if used_features.requires_more_than(_cpu_intrinsics(values), machine.requires):
         raise CompileError("the stored code uses intrinsics for CPU features that this host does not have: compile the source again")
     if has_assembly(text):

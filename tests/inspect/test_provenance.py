@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ from compcache.signing.keys import SecretKey, generate_key
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 KEY, OTHER = generate_key("team-1"), generate_key("team-2")
 
@@ -76,6 +79,13 @@ def test_signatures_are_checked_by_the_keys_that_are_trusted_here(directory: Pat
     path.write_text(f"team-1 {lines['team-1']}\nteam-2 {lines['team-1']}\n")
     keys = [str(KEY.public()), str(OTHER.public())]
     assert provenance_of(directory, trusted_keys=keys).signers == (("team-1", "trusted"), ("team-2", "wrong"))
+
+
+def test_without_pynacl_signatures_are_unchecked(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(directory, KEY)
+    assert provenance_of(directory, publish_key=str(KEY)).signers == (("team-1", "trusted"),)
+    monkeypatch.setitem(sys.modules, "nacl", None)
+    assert provenance_of(directory, publish_key=str(KEY)).signers == (("team-1", "unchecked"),)
 
 
 def test_keyed_digests(directory: Path) -> None:

@@ -81,7 +81,8 @@ def link_offered_bodies(
 
     `text`, `values`, `exports` and `resolution` describe the module, whose declarations are resolved. `provided` returns the offered bodies
     of functions by their names; `is_beside` tells whether a source that is added together with this source defines a symbol. Return the
-    resolution with the imports of the bodies, and the functions whose bodies were linked in.
+    resolution with the imports of the bodies, and the functions whose bodies were linked in. Nothing is linked into a module that has
+    attributes which change its arithmetic, or that is linked with archives.
     """
     # Of several symbols for one name, the first is used.
     symbols = {name: symbol for symbol, name in reversed(list(resolution.imports.items())) if is_content_name(name)}

@@ -362,7 +362,7 @@ class _Reader:
             self._waiting.append(symbol)
 
     def _declaration(self, symbol: str, written: str) -> str:
-        """Return a declaration without attribute groups. Calls state the attributes instead."""
+        """Return a declaration without attribute groups. Calls state the attributes instead. See `_declared_as` for the exception."""
         return self._declared_as(self._module.declarations[symbol].removeprefix("declare "), written)
 
     @staticmethod

@@ -58,7 +58,7 @@ def place(graph: FunctionGraph) -> Layout:
 
 
 def _assign_layers(graph: FunctionGraph) -> list[list[int]]:
-    """Return the numbers of the nodes in layers from left to right. Data is in the last layers."""
+    """Return the numbers of the nodes in layers from left to right: callers, callees, data, other symbols."""
     numbers = range(len(graph.nodes))
     is_code = [graph.nodes[number].kind in ("function", "missing") for number in numbers]
     edges: dict[str, list[str]] = {str(number): [] for number in numbers if is_code[number]}

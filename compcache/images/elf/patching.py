@@ -91,7 +91,7 @@ def rename_undefined(data: bytes, names: Mapping[str, str]) -> bytes:
 
 
 def _rename_symbols(data: bytes, names: Collection[tuple[Symbol, str]]) -> bytes:
-    """Rename symbols, in a copy of the string table at the end of the file, and return the changed object."""
+    """Return an object with renamed symbols, and a changed string table at its end. Raise `FormatError` if the object is malformed."""
     if not names:
         return data
     sections = parts.read_sections(data, parts.ET_REL)

@@ -144,6 +144,7 @@ def make(
         LinkerError: the linker fails.
         UndefinedSymbolError: members of archives use symbols that no library provides.
         LibraryError: a library that the image needs cannot be opened.
+        FormatError: the object or the linker's output is malformed.
         CompileError: the code uses an import in a way that leaves no place for its address.
     """
     versions = {symbol: version for symbol in platform if (version := platform_symbols.versioned_name(symbol))}

@@ -71,7 +71,7 @@ class Symbols:
             self._add_undefined(owner, number, symbol, defined.get(symbol.name))
 
     def _add_undefined(self, owner: int, number: int, symbol: Symbol, definition: tuple[int, int] | None) -> None:
-        """Record a reference to a definition in another object, to a bound of an output section, or to a symbol outside the image."""
+        """Record a reference to `definition` in another object; if it is None, to a bound of an output section or an outside symbol."""
         if definition is not None:
             self._inside.append((owner, number, definition))
         elif symbol.name.startswith(_BOUNDS) and symbol.name[2:].partition("_")[2] in self._outputs:

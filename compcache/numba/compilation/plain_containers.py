@@ -236,7 +236,7 @@ def _make_lister(type_: Any) -> Any:
 
 
 def _make_pairs_lister(value_type: Any) -> Any:
-    """Return a function that lists the (key, value) pairs of a dictionary. `value_type` is the type of the dictionary's values."""
+    """Return a function that lists a dictionary's items, with values of `value_type`. See `_make_lister` for the exception."""
     if not has_containers(value_type):
         return lambda dictionary: [(key, value) for key, value in dictionary.items()]
     of_value = _jit_without_wrappers(_make_lister(value_type))
@@ -244,7 +244,7 @@ def _make_pairs_lister(value_type: Any) -> Any:
 
 
 def _make_items_lister(item_type: Any) -> Any:
-    """Return a function that lists the items of a list or set. `item_type` is the type of the items."""
+    """Return a function that lists the items, of `item_type`, of a list or set. See `_make_lister` for the exception."""
     if not has_containers(item_type):
         return lambda container: [item for item in container]  # noqa: C416 - Numba has no list() of a set
     of_item = _jit_without_wrappers(_make_lister(item_type))

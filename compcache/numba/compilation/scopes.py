@@ -216,7 +216,7 @@ def storing_scope() -> Iterator[None]:
 def reduce_to_name(value: Any) -> Any:
     """Return how Numba's pickler must pickle a class, an intrinsic or a jitclass's type by name, in code and in entries.
 
-    The code of a block in object mode is pickled, too. The running compilations are not cached if it would contain copies of objects.
+    Numba also pickles blocks in object mode. The running compilations are not cached if such a block would contain copies of objects.
 
     Returns:
         The function and the arguments that look up the name; NotImplemented for a class that the pickler must look up by name itself. None

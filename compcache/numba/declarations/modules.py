@@ -123,7 +123,7 @@ def _setting_value(name: str) -> int | str | None:
 
 
 def _make_attribute(module: str, name: str) -> Any:
-    """Return a new stand-in for an attribute of one of Numba's modules, or None if only Numba can provide the attribute."""
+    """Return a new stand-in for an attribute of one of Numba's modules, or None if only Numba has it. Errors: see `find_attribute`."""
     if name in _ALIASES and module in ("numba", "numba.core.types"):
         return find_attribute("numba.core.types", _ALIASES[name])
     if module == "numba":
@@ -139,7 +139,7 @@ def _make_attribute(module: str, name: str) -> Any:
 
 
 def _make_numba_attribute(name: str) -> Any:
-    """Return a new stand-in for an attribute of the module `numba`, or None if only Numba can provide it."""
+    """Return a new stand-in for an attribute of the module `numba`, or None if only Numba has it. Errors: see `find_attribute`."""
     if name in _SUBMODULES:
         return find_module(f"numba.{name}")
     if name in _CONTEXTS:

@@ -75,8 +75,8 @@ def declare_function(state: State) -> Any:
 def load_declared_code(state: State, details_shape: str = "?") -> DeclaredCode | None:
     """Load the stored code of a declaration, and set `state.key`; if the code is found, set `state.compiled` too.
 
-    `details_shape` describes the stored details for `decode_fields`. The result is None if the code is not stored or needs Numba, if
-    Numba is imported, or if this process has compiled a function in the code from other values.
+    `details_shape` describes the stored details for `decode_fields`. The result is None if the code is not stored or needs Numba, if Numba
+    is imported, or if this process has compiled a function in the code from other values. See `load_entry` for the exceptions.
     """
     try:
         state.key = key_of(state.function, state.key_options, f"{state.decorator} {state.signatures}")

@@ -269,7 +269,7 @@ def _record_loop(lazy: LazyUfunc, loop: LoadedLoop) -> None:
 def _find_and_count_loop(state: State, types: tuple[str, ...]) -> tuple[LoadedLoop, Any]:
     """Return a ufunc's stored loop for these types, and the further fields of the loop's record. Count a hit.
 
-    Raise `_NotStored` if no loop is stored, only Numba can load it, or Numba is imported.
+    Raise `_NotStored` if no loop is stored, only Numba can load it, or Numba is imported. See `load_entry` for other exceptions.
     """
     if has_numba():
         raise _NotStored

@@ -74,7 +74,7 @@ class Backend:
             frontend.compact_index(self.cache)
 
     def load_or_record(self, label: str, load: Callable[[], Any]) -> Any:
-        """Return the result of `load`. If it fails, because an entry refers to a name that no longer exists, record this, and return None.
+        """Return the result of `load`. If it fails, record the reason, for example a name that no longer exists, and return None.
 
         `label` is the function with its argument types.
         """

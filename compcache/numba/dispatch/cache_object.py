@@ -133,7 +133,7 @@ class CacheObject(_Cache):  # type: ignore[misc]
                 frontend.put_entry(self._cache, make_func_name(identity, sig), b"", kind=_DELEGATED)
 
     def _was_delegated(self, identity: Identity, sig: Any) -> bool:
-        """Return whether the program has requested caching, and an overload is marked as delegated."""
+        """Return whether the program has requested caching, and the overload for `sig` is marked as delegated."""
         return self._is_requested and frontend.get_entry(self._cache, make_func_name(identity, sig), _DELEGATED) is not None
 
     def _old_code_reason(self, identity: Identity) -> str:

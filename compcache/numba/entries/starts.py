@@ -149,7 +149,7 @@ def find_stored_entry(cache_object: Any, cache: Cache, signature: Any, key: Key 
     """Return the stored entry for a signature; None if there is no such entry, or if only Numba can use it.
 
     The `key` for starts without Numba must cover the user's implementations that the compiler used. Without a key, the compiler must have
-    used none. Raise `NotLazy` if a key is given, and the code was compiled with options of a caller.
+    used none. With a key, raise `NotLazy` if the code was compiled with options of a caller; see `inherits_options` for another exception.
     """
     from numba import _dynfunc
 
@@ -209,7 +209,7 @@ def pickle_environments(symbols: Sequence[str], constants: Mapping[str, list[Any
 
 
 def _pickle_constants(constants: list[Any]) -> bytes | None:
-    """Return the pickled constants of an environment; None if unpickling them needs Numba or the main program."""
+    """Return the pickled constants of an environment; None if they cannot be pickled, or if unpickling needs Numba or the main program."""
     if not constants:
         return b""
     with suppress(Exception):  # after any exception, only Numba can load the constants

@@ -42,7 +42,7 @@ class AssembledKernel(NamedTuple):
 
     Attributes:
         text: the LLVM assembly.
-        releases_gil: whether the kernel releases the GIL itself.
+        releases_gil: whether the wrapper of the kernel releases the GIL, so that the entry point must not.
     """
 
     text: str

@@ -44,6 +44,7 @@ def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None, 
     """Store a native entry for one signature of a function, as `compcache.numba.export` does, and return its func_name.
 
     Raise `CompileError` if the function cannot be exported, or Numba cannot compile it, or `StorageError` if the entry cannot be stored.
+    See `add_realizations` for other exceptions.
     """
     function, options, local_types = _unpack_function(func)
     func_name = name or f"{function.__module__}.{function.__qualname__}"
@@ -87,7 +88,7 @@ def _remove_previous_exports(cache: Cache, func_name: str, module_ids: Container
 
 @contextmanager
 def _without_vectorizer() -> Iterator[None]:
-    """Turn off Numba's loop vectorizer. LLVM later vectorizes the loops for the CPU of each target."""
+    """Turn off Numba's vectorizers. LLVM later vectorizes the code for the CPU of each target."""
     from numba.core import config
     from numba.core.compiler_lock import global_compiler_lock
     from numba.core.registry import cpu_target

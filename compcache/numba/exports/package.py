@@ -63,7 +63,7 @@ def write_sources(sources: Iterable[ModuleSource], out: str, targets: Iterable[s
 
 @contextmanager
 def _scratch_cache() -> Iterator[Cache]:
-    """Provide an empty cache in a temporary directory, which is removed at the end."""
+    """Provide an empty cache in a temporary directory, which is removed at the end. Raise `OSError` if it cannot be created."""
     from compcache.cache import Cache
     from compcache.processes.scratch import scratch_directory
 

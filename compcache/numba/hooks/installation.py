@@ -65,7 +65,7 @@ class Hooks:
             raise
 
     def _install(self, *, is_first: bool) -> None:
-        """Start recording, and replace the methods that create and use cache objects. See `install` for `is_first`."""
+        """Start recording, and replace the methods that create and use cache objects. See `install` for `is_first` and the exception."""
         recorders.start_recording(from_the_start=is_first or not entrypoints._already_initialized)
         for cls, (attribute, function, method) in _OWNERS.items():
             self._replaced.replace(cls, "enable_caching", self._make_enable_caching(attribute, function))

@@ -171,7 +171,7 @@ RECORD = "(uuui[(ib)])"
 def find_fields(cache: Cache, name: str, shape: str) -> Any:
     """Return the fields of a stored record. Return None if the record is missing, or has another shape than `shape`.
 
-    Shapes are described at `decode_fields`.
+    Shapes are described at `decode_fields`. See `frontend.get_entry` for the exceptions.
     """
     data = frontend.get_entry(cache, name, START)
     if data is None:

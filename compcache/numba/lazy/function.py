@@ -205,7 +205,7 @@ def _load_for_call(function: Any, state: State, positional: tuple[Any, ...], key
 def _load_overload(state: State, types: str, functions: list[Any]) -> LoadedCode | None:
     """Return the code for these argument types. The first such call loads it, and counts a hit. Return None if no usable code is stored.
 
-    Raise `NotLazy` if only Numba can run the call.
+    Raise `NotLazy` if only Numba can run the call. See `load_entry` for other exceptions.
     """
     name = f"{types} {[id(other) for other in functions]}" if functions else types
     if name in state.loaded:

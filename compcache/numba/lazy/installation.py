@@ -202,7 +202,7 @@ def _directory_state(directory: str) -> bytes | None:
 
 
 def _encode_note(import_path: list[str], listed: list[Any], states: list[Any], packages: tuple[str, bool, list[str]]) -> bytes | None:
-    """Return the note of a result, or None if the result may change without a change of the noted states."""
+    """Return a result's note, or None if the result may change while the noted states stay equal. See `find_packages` for the exception."""
     directories = [directory for _, directory in distributions()]
     if any(directory.endswith(".egg-link") for directory in directories) or any(map(is_editable, packages[2])):
         return None

@@ -80,6 +80,7 @@ def known_exception(described: bytes, computed: Any) -> BaseException:
     """Return the exception to raise for an exported kernel. The code of kernels contains the name of this function.
 
     `described` is the marshalled module, class name and arguments of the exception, `computed` the values that replace an ellipsis in it.
+    See `make_exception` for the exceptions.
     """
     from importlib import import_module
     from marshal import loads

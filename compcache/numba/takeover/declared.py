@@ -120,7 +120,7 @@ def is_key_current(state: State) -> bool:
 def _make_function_fields(dispatcher: Any, backend: Backend, key: Key | None) -> tuple[Any, ...] | None:
     """Return the fields of a function's record, or None if only Numba can use the function's code.
 
-    `key` is the key of the function for starts without Numba, as in `find_stored_entry`.
+    `key` is the key of the function for starts without Numba, as in `find_stored_entry`. See there for the exception, too.
     """
     rows, records = [], []
     signatures = list(dispatcher.overloads)
@@ -156,7 +156,7 @@ def _accepted_types(type_: Any, typing_context: Any, types_in_signatures: Sequen
 
     `types_in_signatures` are the types of the parameter in all signatures. The result is empty if only Numba supports the parameter's type.
     If several signatures have arrays that differ only in layout, Numba's choice depends on earlier calls. Then the result contains only the
-    type of the parameter.
+    type of the parameter. See `argument_text` for the exception.
     """
     from numba.core import types
 

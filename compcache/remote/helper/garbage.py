@@ -296,7 +296,7 @@ def _time_of_mark(mark: _Mark) -> float:
 
 
 def _marks_to_remove(marks: list[_Mark], confirming: _Mark | None, grace: float) -> Iterator[_Mark]:
-    """Yield the marks that no later collection needs: marks older than `confirming`, and marks that closely follow another mark."""
+    """Yield the marks that no later collection needs: marks older than `confirming`, if any, and marks that closely follow another mark."""
     last_time = _time_of_mark(confirming) if confirming is not None else float("-inf")
     for mark in sorted(marks, key=_time_of_mark):
         if mark is not confirming and _time_of_mark(mark) < last_time + _SPACING * grace:

@@ -276,7 +276,7 @@ class Reads:
         """Return an object, or None if it is missing or has more than `max_size` bytes. Remember a missing object.
 
         `seconds` is the time limit of each try, and `patience` is the time limit of all tries together, if it is longer. Errors of the
-        store's client are raised.
+        store's client are raised, and `_SkippedError` if the store gets no requests now.
         """
         limit, stored_count = max(seconds, patience), self._stored_count
         data = await self._count_request(self.requests.get(key, max_size, seconds=seconds, patience=limit, require=self._require_service))
@@ -323,7 +323,10 @@ class Reads:
             raise _SkippedError(SKIPPED)
 
     def _note_failure(self, key: str, allowed: float, error: BaseException) -> None:
-        """Record that all tries of a request failed. The store becomes doubtful, and is probed in the background with this key."""
+        """Record that all tries of a request failed, unless it was skipped. The store becomes doubtful, and is probed in the background.
+
+        The probe requests `key`, and may take the seconds `allowed`.
+        """
         if isinstance(error, _SkippedError):
             return
         self.breaker.record_failure(is_doubtful=True)

@@ -120,19 +120,19 @@ class Requests:
         return await self._send(write_parts, seconds, patience, size=max_size)
 
     async def create(self, key: str, data: bytes) -> bool:
-        """See `Backend.create`. The result is also False if an unanswered try has stored the object."""
+        """See `Backend.create`, and `_send` for the exceptions. The result is also False if an unanswered try has stored the object."""
         return await self._send(lambda _: self._backend.create(key, data), *_upload_limits(data), size=len(data))
 
     async def exchange(self, key: str, data: bytes, expected: bytes) -> bool:
-        """See `Backend.exchange`. The result is also False if an unanswered try has stored the object."""
+        """See `Backend.exchange`, and `_send` for the exceptions. The result is also False if an unanswered try has stored the object."""
         return await self._send(lambda _: self._backend.exchange(key, data, expected), *_upload_limits(data), size=len(data))
 
     async def replace(self, key: str, data: bytes) -> None:
-        """See `Backend.replace`."""
+        """See `Backend.replace`, and `_send` for the exceptions."""
         await self._send(lambda _: self._backend.replace(key, data), *_upload_limits(data), size=len(data))
 
     async def stat(self, key: str) -> RemoteObject | None:
-        """See `Backend.stat`."""
+        """See `Backend.stat`, and `_send` for the exceptions."""
         return await self._send(lambda _: self._backend.stat(key))
 
     async def delete(self, key: str) -> None:

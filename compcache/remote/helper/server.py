@@ -188,9 +188,9 @@ class Helper:
         return await self._chain.collect_errors(key)
 
     async def _do_flush(self, seconds: float, writes: list[int]) -> int:
-        """Upload all waiting files, then store the packs of all start-ups, within `seconds` together. Failures are in the store's status.
+        """Wait for copies to nearer stores, and upload all waiting files within `seconds`. Failures are in the store's status.
 
-        Return how many uploads to the stores at the positions `writes` still wait.
+        If time remains, the packs of all start-ups are stored. Return how many uploads to the stores at the positions `writes` still wait.
         """
         tiers = [self._chain.tiers[position] for position in writes]
         started = time.monotonic()
