@@ -65,7 +65,7 @@ BUNDLES = Place("bundles-v1/<bundle and its state>.unpacked", derived=True, clea
 CLOSURES = Place("closures-v1/<key of the closure>.closure", derived=True, cleared=True)
 SIGNATURES = Place("signatures-v1/<module_id>.ed25519", cleared=True)
 MODULE_LISTS = Place("module-lists-v5/<LL>-<digest>.list", derived=True, cleared=True)
-MODULE_FILES = Place("module-lists-v5/files", derived=True, cleared=True)
+MODULE_FILES = Place("module-lists-v5/files", derived=True, cleared=True)  # of versions up to 1.0; neither read nor written
 JOURNALS = Place("stats/<host>.<n>.journal1")
 STATISTICS = Place("stats/<unique>.stats1")
 SIZE = Place("stats/size-v2", derived=True, cleared=True)

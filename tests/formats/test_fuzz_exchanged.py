@@ -25,7 +25,7 @@ from test_fuzz_decoders import bounded, mutated
 from compcache import Cache, FormatError, ModuleSource
 from compcache.bundles.layout import open_bundle
 from compcache.digest import check
-from compcache.directory.places import MODULE_FILES, MODULES, UNCACHED
+from compcache.directory.places import UNCACHED
 from compcache.errors import GlobalValidationError, LibraryError
 from compcache.formats.bitcode import defined_functions
 from compcache.formats.host_file import HostFile, decode_host, encode_host
@@ -41,7 +41,6 @@ from compcache.remote.card import Card, decode_cards, encode_cards
 from compcache.remote.outbox import Outbox
 from compcache.signing.keys import generate_key, parse_public_key
 from compcache.signing.signatures import add_signature, is_signed, merge_signatures, signers
-from compcache.usage.module_files import list_modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -335,24 +334,6 @@ def test_notes_on_uncached_functions(tmp_path_factory: pytest.TempPathFactory, d
             file.write(check(content) + content)
         for refusal in bounded(lambda _: read_refusals(store), content):
             assert (refusal.name, type(refusal.reason), type(refusal.created)) == ("f", str, float)
-
-
-@FEW
-@given(st.data())
-def test_lists_of_files(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    with Cache(tmp_path_factory.mktemp("cache") / "c") as cache:
-        store = cache._store
-        path = store.path(MODULE_FILES)
-        os.makedirs(os.path.dirname(path))
-        os.makedirs(store.path(MODULES, "3f"))
-        os.utime(store.path(MODULES, "3f"), ns=(1, 1))
-        rest = data.draw(st.binary(max_size=80))
-        expected = data.draw(st.sampled_from([bytes(8), check(b"3f1\0" + rest)]))
-        content = pack("<2sQI8s", b"3f", 1, data.draw(st.sampled_from([0, 1, 2, 2**32 - 1])), expected) + rest
-        with open(path, "wb") as file:
-            file.write(b"CCFILES3" + content)
-        known = expected != bytes(8) and len(rest) == 32 * int.from_bytes(content[10:14], "little")
-        assert known or bounded(lambda _: list_modules(store), content) == {}
 
 
 #: Sizes that are not those of what follows: 2**31 - 1 would be 16 GB of a tuple.

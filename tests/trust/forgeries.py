@@ -58,13 +58,9 @@ from compcache.publish import index_merge
 from compcache.publish.index_rebuild import read_indexed_names
 from compcache.publish.module_lists import _items_of, _publish_list
 from compcache.publish.module_rows import read_row
-from compcache.publish.scratch import Scratch
 from compcache.publish.volumes import Content, write_volume
 from compcache.signing.keys import generate_key
 from compcache.signing.signatures import add_signature
-from compcache.usage.module_files import _encode_directory as encode_module_files
-from compcache.usage.module_files import _write_list as write_module_files
-from compcache.usage.module_files import list_modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -227,16 +223,6 @@ def _part(victim: Victim) -> None:
     victim.write_segment(PARTS, PARTS.file_name(f"00-ff-{'f' * 16}"), *_entries(victim, victim.root))
 
 
-def _files(victim: Victim) -> None:
-    """Of the directories as they are now, that nothing is in them."""
-    base = victim.root / MODULES.directory
-    with Cache(victim.root, trust=True) as cache:
-        assert list_modules(cache._store)
-        forged = Scratch(encode_module_files(path.name, path.stat().st_mtime_ns, {}) for path in base.iterdir())
-        write_module_files(cache._store, forged)
-    os.chown(victim.root / MODULE_FILES.form, OTHER_USER, OTHER_USER)
-
-
 def _journal(victim: Victim) -> None:
     lines = [f"{time.time()} hits {_MANY} {module_id.hex()} {name_key('f').hex()}" for module_id in _module_ids(victim.root)]
     for number in range(JOURNALS_OF_HOST):
@@ -292,7 +278,7 @@ FORGERIES: dict[Place, Callable[[Victim], None]] = {
     CLOSURES: _closure,
     SIGNATURES: _signatures,
     MODULE_LISTS: _rows,
-    MODULE_FILES: _files,
+    MODULE_FILES: lambda victim: victim.write(MODULE_FILES, "", b"CCFILES3"),
     JOURNALS: _journal,
     STATISTICS: _statistics,
     SIZE: lambda victim: victim.write(SIZE, "", b"0 99999999999999\n"),

@@ -6,7 +6,6 @@ import math
 import os
 import re
 import zlib
-from struct import pack
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -16,7 +15,7 @@ from helpers import adder, constant
 
 from compcache import Cache, FormatError, Function, ModuleSource, PrunePolicy
 from compcache.digest import check, name_key
-from compcache.directory.places import JOURNALS, MODULE_FILES, MODULE_LISTS, SIZE, STATISTICS, UNCACHED, Place
+from compcache.directory.places import JOURNALS, MODULE_LISTS, SIZE, STATISTICS, UNCACHED, Place
 from compcache.formats.graph import decode_graph, decode_notes
 from compcache.formats.sorted_keys import encode_keys
 from compcache.formats.statistics import decode_stats, encode_stats
@@ -108,8 +107,6 @@ def test_numbers_that_are_none_are_not_counted(filled: Any, value: float) -> Non
     before = cache.stats()
     assert before.hits == 0
     assert math.isfinite(before.compile_seconds)
-    rest = pack("<2sQI16sQd", b"aa", 1, 1, module_id, 5, value)
-    plant(cache, MODULE_FILES, "files", b"CCFILES1" + check(rest) + rest)
     refusal = msgpack.packb(["g", "reason", value])
     plant(cache, UNCACHED, UNCACHED.file_name(name_key("g").hex()), check(refusal) + refusal)
     assert all(0 <= found.created < 1e11 for found in read_refusals(cache._store))
