@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, Self
 
 from compcache.batch.reports import BatchProgress, BuiltJob, CachedJob, FailedJob
 from compcache.wording import join_first, shorten
@@ -36,17 +36,13 @@ class Display(AbstractContextManager["Display"]):
 
 
 class PlainLines(Display):
-    """A display that prints a line for each job that ends, for logs. The default stream is standard error."""
-
-    def __init__(self, stream: TextIO | None = None) -> None:
-        super().__init__()
-        self._stream = stream or sys.stderr
+    """A display that prints a line on standard error for each job that ends, for logs."""
 
     def __call__(self, progress: BatchProgress) -> None:
         """Print a line about the job that has just ended; print nothing after the start of a job."""
         if progress.last is not None:
             width = len(str(progress.total))
-            print(f"[{progress.done:{width}}/{progress.total}] {describe(progress.last)}", file=self._stream, flush=True)
+            sys.stderr.write(f"[{progress.done:{width}}/{progress.total}] {describe(progress.last)}\n")
 
 
 class TerminalBar:
