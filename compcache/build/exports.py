@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build.entry_points import EntryPoint, FunctionHead, entry_point, read_head, read_signature
-from compcache.build.ir_text import GlobalValues, leading_type, plain_head
+from compcache.build.ir_text import GlobalValues, behind_name, leading_type, plain_head
 from compcache.build.pic import ADDRESS_OF
 from compcache.build.source import Function, check_name
 from compcache.errors import CompileError, InvalidNameError, SignatureError, UndefinedSymbolError
@@ -259,7 +259,7 @@ def _has_only_stream_init(values: GlobalValues) -> bool:
 
 def _describe_symbol(export: Export, head: str) -> str:
     """Return the kind of a symbol that cannot be called, and the LLVM type of a variable, from the head of its definition."""
-    match = _VARIABLE.match(head.partition(" = ")[2][:_MOST_HEAD])
+    match = _VARIABLE.match(behind_name(head)[:_MOST_HEAD])
     if match is None:
         return export.link_only
     return f"{'constant' if match[1] == 'constant' else export.link_only} {leading_type(match[2])}"

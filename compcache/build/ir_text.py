@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 __all__ = [
-    "ATTACHMENTS", "Assembly", "Definition", "GlobalValue", "GlobalValues", "Head", "add_attributes", "change_lines",
+    "ATTACHMENTS", "Assembly", "Definition", "GlobalValue", "GlobalValues", "Head", "add_attributes", "behind_name", "change_lines",
     "find_extreme_construct", "function_texts", "is_vectorized", "leading_type", "lines_from", "lines_of_variables", "long_lines",
     "parse_head", "passes_vectors", "plain_head", "quote", "read_assembly", "read_functions", "read_module", "read_values",
     "referenced_name", "references", "section_bounds", "split_at", "split_parameters", "symbol_counts", "target_text", "unquote",
@@ -28,6 +28,7 @@ __all__ = [
 ]  # fmt: skip
 
 _NAME = re.compile(r'"([^"]*)"|([-$._A-Za-z0-9]+)')
+_RAW_NAME = re.compile(r'([@$])"\\01([^"]*)"')
 _REFERENCE = re.compile(r'@(?:"([^"]*)"|([-$._A-Za-z0-9]+))|"[^"]*"')
 _TOKEN = re.compile(r'@"[^"]*"|@[-$._A-Za-z0-9]+|"[^"]*"')
 _ESCAPE = re.compile(r"\\(\\|[0-9A-Fa-f]{2})")
@@ -150,7 +151,7 @@ def with_symbols(text: str) -> str:
 
     Compilers put the byte 1 before a name that LLVM must not mangle. The symbol in the object does not have this byte.
     """
-    return text.replace('@"\\01', '@"').replace('$"\\01', '$"') if '"\\01' in text else text
+    return _RAW_NAME.sub(lambda match: match[1] + quote(unquote(match[2])), text) if '"\\01' in text else text
 
 
 def add_attributes(suffix: str, words: Iterable[str]) -> str:
@@ -295,7 +296,7 @@ def read_module(text: str) -> dict[str, Definition]:
     for line in lines_from(text, "@"):
         name, *others = references(line)
         head = line[1:]
-        words = head.partition(" = ")[2].split(" ", 3)
+        words = behind_name(head).split(" ", 3)
         is_external = "external" in words or "extern_weak" in words
         definitions[name] = Definition("external" if is_external else "variable", head, tuple(others))
     return definitions
@@ -403,6 +404,11 @@ def _leading_name(text: str) -> tuple[str, int]:
     if plain is None:
         return unquote(quoted), match.end()
     return "" if plain.isdigit() else plain, match.end()
+
+
+def behind_name(head: str) -> str:
+    """Return the definition of a variable or an alias from its head, ``NAME = DEFINITION``. Raise `ValueError` if it has no name."""
+    return head[_leading_name(head)[1] :].removeprefix(" = ")
 
 
 def _linkage_of(words: list[str]) -> str:

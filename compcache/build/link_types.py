@@ -11,10 +11,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.arch.known import architecture
-from compcache.build.ir_text import function_texts, parse_head, plain_head, quote, referenced_name, split_at
+from compcache.build.ir_text import behind_name, function_texts, parse_head, plain_head, quote, referenced_name, split_at
 from compcache.build.llvm_types import Types, split_words
 from compcache.formats.host import platform_name
-from compcache.hit.link_types import ADDRESS, IGNORED, THREAD_LOCAL, VARIABLE, VARIADIC, WRITTEN
+from compcache.hit.link_types import ADDRESS, CONSTANT, IGNORED, THREAD_LOCAL, VARIABLE, VARIADIC, WRITTEN
 from compcache.interrupts import reraise_interrupt, suppress
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ _STORE = re.compile(
     rf"\s*(?:store |(?:%{_NAME} = )?(?:atomicrmw|cmpxchg) |(?:tail )?call void @llvm\.mem(?:cpy|move|set)[.a-z0-9]*\()([^\n]*)"
 )
 _TARGET = re.compile(rf"ptr (?:[a-z]+(?: \d+|\(\d+\))? )*(?:getelementptr [a-z ]*\([^@\n]*ptr )?([@%]{_NAME})")
-_HEAD = re.compile(r"(?:[a-z_]+(?:\([^)]*\))? )*(global|constant) ")
-_ALIAS = re.compile(r" = (?:[a-z_]+(?:\([^)]*\))? )*alias ")
+_HEAD = re.compile(r"(?:[a-z_]+(?:\([^)]*\))? )*(global|constant|alias) ")
+_QUOTED = re.compile(r'"[^"]*"')
 _ALIGN = re.compile(r", align (\d+)")
 _CONVENTION = re.compile(r"[a-z0-9_]*cc|[a-z0-9_]+_pcs|(?:amdgpu|spir|ptx)_[a-z_]+")
 _DEFINED = re.compile(rf"(@{_NAME})\(")
@@ -107,9 +107,9 @@ class _Reader:
                     return self.function_type(target.head)
                 result, _, parameters = aliases[symbol].function_type.partition(" (")
                 return self.function_type(f"{result} @alias({parameters}")
-            if (alias := _ALIAS.search(definition.head)) is not None:
-                return self._alias_type(definition, alias, definitions)
-            return self.variable_type(definition.head)
+            target = definitions.get(definition.references[0]) if definition.references else None
+            is_constant = target is not None and target.kind == "variable" and " constant " in target.head[:_LAST_CHARACTERS]
+            return self.variable_type(definition.head, of_constant=is_constant)
         return ""
 
     def function_type(self, head: str) -> str:
@@ -180,17 +180,12 @@ class _Reader:
         is_cast = self._is_rust and len(pieces) == 1 and pieces[0][1:].isdecimal() and "noundef" not in attributes
         return ["{" + ", ".join(pieces) + "}"] if pieces and (read.is_aggregate or is_cast) else pieces
 
-    def _alias_type(self, definition: Definition, alias: re.Match[str], definitions: Mapping[str, Definition]) -> str:
-        """Return the type of an alias of a variable. See `Types.read` for the exception."""
-        read = self._types.leading(definition.head, alias.end())
-        target = definitions.get(definition.references[0]) if definition.references else None
-        is_constant = target is not None and target.kind == "variable" and " constant " in target.head[:_LAST_CHARACTERS]
-        words = [VARIABLE, "?" if read.size <= 0 else str(read.size), "align", str(read.align)]
-        return " ".join([*words, "constant"] if is_constant else words)
+    def variable_type(self, head: str, *marks: str, of_constant: bool = False) -> str:
+        """Return the type of a variable or an alias from its line, followed by `marks`, or "" if the line has no type.
 
-    def variable_type(self, head: str, *marks: str) -> str:
-        """Return the type of a variable from its line, followed by `marks`, or "" if the line has no type."""
-        line = head.partition(" = ")[2]
+        `of_constant` is whether an alias, if it is one, refers to a constant.
+        """
+        line = behind_name(head)
         match = _HEAD.match(line)
         if match is None:
             return ""
@@ -198,8 +193,8 @@ class _Reader:
         aligned = _ALIGN.findall(line, max(len(line) - _LAST_CHARACTERS, 0))
         size = "?" if read.size <= 0 else str(read.size)
         words = [VARIABLE, size, "align", aligned[-1] if aligned else str(read.align)]
-        if match[1] == "constant":
-            words.append("constant")
+        if match[1] == CONSTANT or (of_constant and match[1] == "alias"):
+            words.append(CONSTANT)
         if THREAD_LOCAL in match[0]:
             words.append(THREAD_LOCAL)
         return " ".join([*words, *marks])
@@ -355,8 +350,9 @@ class _Uses:
             return
         operands = match[1]
         if line.lstrip().startswith("store "):  # the address is the last operand
-            is_expression = ", ptr getelementptr" in operands
-            operands = operands[(operands.find(", ptr getelementptr") if is_expression else operands.rfind(", ptr ")) + 2 :]
+            plain = _QUOTED.sub(lambda match: "_" * len(match[0]), operands)
+            is_expression = ", ptr getelementptr" in plain
+            operands = operands[(plain.find(", ptr getelementptr") if is_expression else plain.rfind(", ptr ")) + 2 :]
         target = _TARGET.search(operands)
         name = target[1] if target is not None else ""
         symbol = symbols_of_values.get(name) or self._written_names.get(name, "")

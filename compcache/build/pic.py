@@ -11,7 +11,7 @@ import re
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.build.ir_text import ATTACHMENTS, change_lines, lines_from, lines_of_variables, quote, referenced_name
+from compcache.build.ir_text import ATTACHMENTS, change_lines, lines_from, lines_of_variables, quote, referenced_name, references
 from compcache.errors import CompileError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from compcache.build.ir_text import Definition
 
 __all__ = [
-    "ADDRESS_OF", "INITIALIZE", "TERMINATE", "Alias", "Constructors", "aliases", "find_constructors", "for_shared_object",
+    "ADDRESS_OF", "ALIAS", "INITIALIZE", "TERMINATE", "Alias", "Constructors", "aliases", "find_constructors", "for_shared_object",
     "merged_variables", "shared_thread_locals", "symbols_run_by_mapping", "thread_locals", "variable_aliases", "with_addresses",
     "with_deferred_start", "with_init_arrays", "with_used",
 ]  # fmt: skip
@@ -46,7 +46,10 @@ _LIST = re.compile(r"^@llvm\.global_(ctors|dtors) = appending global [^\n]*$", r
 _ITEM = re.compile(rf"\{{ i32 (\d+), ptr ({_NAME}), ptr ({_NAME}|null) \}}")
 _USED_LIST = re.compile(r"^@llvm\.(?:compiler\.)?used = [^\n]*", re.MULTILINE)
 _USED = re.compile(r"^@llvm\.used = appending global \[\d+ x ptr\] \[([^\n]*)\], section \"llvm\.metadata\"$", re.MULTILINE)
-_ALIAS = re.compile(rf"^({_NAME}) = ({_WORDS})(alias|ifunc) ([^\n]*), ptr ([^\n]*)$", re.MULTILINE)
+#: An alias or an ifunc. Its type and its target may contain quoted names.
+ALIAS = re.compile(
+    rf'^({_NAME}) = ({_WORDS})(alias|ifunc) ((?:[^"\n]|"[^"]*")*?), ptr (?:addrspace\(\d+\) )?((?:@|[a-z]+ )[^\n]*)$', re.MULTILINE
+)
 _OPERATIONS = r"getelementptr(?: inbounds| nuw| nusw| inrange\(-?\d+, -?\d+\))*|ptrtoint|ptrtoaddr|inttoptr|bitcast|addrspacecast|trunc|(?:add|sub|xor)(?: nuw| nsw)*"  # noqa: E501
 #: The prefix of functions that return the address of a thread-local variable for the calling thread.
 ADDRESS_OF = "thread_local."
@@ -130,10 +133,10 @@ def aliases(text: str) -> dict[str, Alias]:
     if " alias " not in text and " ifunc " not in text:
         return {}
     visible = {}
-    for match in _ALIAS.finditer(text):
+    for match in ALIAS.finditer(text):
         function_type = match[4].strip()
         if function_type.endswith(")") and not _HIDING.intersection(match[2].split()):
-            visible[referenced_name(match[1])] = Alias(function_type, match[3] == "ifunc", referenced_name(match[5].split(",")[0]))
+            visible[referenced_name(match[1])] = Alias(function_type, match[3] == "ifunc", references(match[5])[0])
     return visible
 
 
@@ -144,7 +147,7 @@ def variable_aliases(text: str) -> frozenset[str]:
     hiding = {*_HIDING, "thread_local"}
     return frozenset([
         referenced_name(match[1])
-        for match in _ALIAS.finditer(text)
+        for match in ALIAS.finditer(text)
         # The type of a function ends with a bracket.
         if match[3] == "alias" and not match[4].strip().endswith(")") and hiding.isdisjoint(match[2].replace("(", " ").split())
     ])  # fmt: skip
@@ -172,8 +175,7 @@ def with_addresses(text: str, imported: Collection[str], provided: Iterable[str]
     """
     chunks = text.split("\n}\n")
     for number, name in enumerate(imported):
-        forms = _reference_text(name), f'@"{quote(name)}"'
-        chunks = [_with_calls(chunk, name, f"{_ADDRESS}{number}") if any(form in chunk for form in forms) else chunk for chunk in chunks]
+        chunks = [_with_calls(chunk, name, f"{_ADDRESS}{number}") if _reference_text(name) in chunk else chunk for chunk in chunks]
     lines = [f"declare nonnull ptr {_reference_text(ADDRESS_OF + name)}() nounwind readnone willreturn" for name in imported]
     for name in provided:
         lines += [
@@ -195,8 +197,7 @@ def _with_calls(chunk: str, name: str, value: str) -> str:
     Calls replace LLVM's intrinsic for such addresses. A function with direct uses, from older compilers, gets one call at its start, whose
     result is named `value`. Raise `CompileError` if an initializer contains the address.
     """
-    written = re.escape(quote(name))
-    use = rf'@(?:{written}|"{written}")(?![-$._A-Za-z0-9])'  # without the byte 1, any name is in quotes
+    use = rf"{re.escape(_reference_text(name))}(?![-$._A-Za-z0-9])"
     chunk = re.sub(rf"^{use} = [^\n]*\n", "", chunk, count=1, flags=re.MULTILINE)
     call = f"call ptr {_reference_text(ADDRESS_OF + name)}()"
     chunk = re.sub(_INTRINSIC.format(name=use), lambda _: call, chunk)

@@ -15,6 +15,7 @@ from compcache.build import codegen
 from compcache.build.inlining.imported import Inlined
 from compcache.build.ir_text import leading_type, parse_head, quote, referenced_name, references, target_text, without_name
 from compcache.build.merging import link_modules, plain_declarations, without_tbaa_of_calls
+from compcache.build.pic import ALIAS
 from compcache.build.slots import restore_resolution
 from compcache.closures.parts import Copies, copies_of, without_static_runtime
 from compcache.errors import CompileError, LinkError
@@ -255,12 +256,21 @@ class _Linker:
 
         Raise `CompileError` if a symbol is in use, or `LinkError` if LLVM cannot link the parts.
         """
-        modules = [self._read_part(number, copied, context) for number, copied in copies.items()]
+        modules = {number: self._read_part(number, copied, context) for number, copied in copies.items()}
+        number = 0
+
+        def next_modules() -> Iterator[Any]:
+            """Yield the modules, and record the number of the last one for the message."""
+            nonlocal number
+            for number, module in modules.items():  # noqa: B007, PERF102 - the message contains the number
+                yield module
+
         try:
-            return link_modules([plain_declarations(str(module)) for module in modules], modules, context)
+            return link_modules([plain_declarations(str(module)) for module in modules.values()], next_modules(), context)
         except RuntimeError as error:
             reraise_interrupt(error)
-            raise LinkError(f"the modules of a closure cannot be linked: {error}") from error
+            module_id = self._closure.parts[number].module_id.hex()
+            raise LinkError(f"module {module_id} cannot be linked with the modules before it: {str(error).strip()}") from error
 
     def _read_part(self, number: int, copied: Iterable[str], context: Any) -> Any:
         """Return the module of a part with the symbols and linkages that it has in the image.
@@ -414,7 +424,7 @@ def _external_declaration(token: str, definition: str, match: re.Match[str]) -> 
     words, remainder = definition[: match.end()], definition[match.end() :]
     word, value_type = match[1], leading_type(remainder)
     if word == "alias":
-        word, value_type = "global", remainder.rpartition(", ptr ")[0]
+        word, value_type = "global", next(ALIAS.finditer(f"{token} = {definition}"))[4]
         result, _, parameters = value_type.partition(" (")
         if parameters:
             return f"declare {result} {token}({parameters}"

@@ -197,10 +197,11 @@ class _Linking:
         requested = planned.closure.roots
         try:
             linked = self._link_code(planned.closure) if len(planned.closure.parts) > 1 else None
+            built = self._build_module(linked) if linked is not None else None
         except CompcacheError as error:
             reraise_interrupt(error)
             return _Outcome(None, (), unlinked | dict.fromkeys(requested, str(error)))
-        if linked is None:
+        if linked is None or built is None:
             reason = "of the code that it reaches, only code of one module can be copied, so there is nothing to link"
             return _Outcome(None, (), unlinked | dict.fromkeys(requested, reason))
         linked_names = frozenset(linked.names)
@@ -211,7 +212,6 @@ class _Linking:
         if not sign and not uses_unsigned(self._store):
             reason = "this cache cannot sign it, because code of others is in it, and others can write to the directory"
             return _Outcome(None, (), unlinked | dict.fromkeys(requested, reason))
-        built = self._build_module(linked)
         (module_ids,) = publish_built(self._session, [built], sign=sign, is_derived=True)
         parts_of = tuple([module_id.hex() for module_id in linked.parts])
         closure = LinkedClosure(module_ids[0], linked.names, parts_of, sum(map(len, built.sections)))

@@ -7,16 +7,15 @@ unchanged member is read from the cache.
 
 from __future__ import annotations
 
-import re
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.exports import is_visible
-from compcache.build.ir_text import lines_from, read_assembly, read_module, read_values, references, symbol_counts, with_symbols
+from compcache.build.ir_text import read_assembly, read_module, read_values, referenced_name, symbol_counts, with_symbols
 from compcache.build.link_types import read_link_types
 from compcache.build.merging import link_modules, plain_declarations
-from compcache.build.pic import aliases
+from compcache.build.pic import ALIAS, aliases
 from compcache.errors import LinkError, SignatureMismatchError
 from compcache.formats.deflate import deflate
 from compcache.hit.link_types import compare_types, extent_of, unite_types
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["Member", "decode_member", "encode_member", "link_members", "make_member", "require_types_of_archive"]
 
 _MOST_SHOWN = 20
-_WEAK = re.compile(r"\A@[^\n]*? = (?:weak|weak_odr|linkonce|linkonce_odr) ")
 _MAX_SIZE = 1 << 31
 
 
@@ -82,8 +80,9 @@ def _read_symbols(label: str, text: str) -> Member:
     visible = list(filter(is_visible, all_values))
     strong = [value.name for value in visible if value.linkage == "external" and " comdat" not in value.text]
     function_aliases = aliases(text)
-    weak = {references(line)[0] for line in lines_from(text, "@") if _WEAK.search(line)} if function_aliases else ()
-    strong += [name for name in function_aliases if name not in weak]
+    if function_aliases:
+        weak = {referenced_name(match[1]) for match in ALIAS.finditer(text) if match[2].startswith(("weak", "linkonce"))}
+        strong += [name for name in function_aliases if name not in weak]
     counts = symbol_counts(text)
     functions = {value.name for value in values.functions}
     declared = [value.name for value in all_values if value.is_declaration and not value.name.startswith("llvm.")]

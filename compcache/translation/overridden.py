@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from compcache.build.ir_text import parse_head, quote, unquote, without_name
+from compcache.build.ir_text import parse_head, quote, referenced_name, unquote, without_name
+from compcache.build.pic import ALIAS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -18,7 +19,6 @@ __all__ = ["weak_functions", "without_overridden"]
 
 _NAME = r'@(?:"(?P<quoted>[^"\n]*)"|(?P<plain>[-\w.$]+))'
 _FUNCTION = re.compile(rf"^define weak (?P<words>(?:(?!@)[^\n])*){_NAME}\((?P<rest>[^\n]*)$", re.MULTILINE)
-_ALIAS = re.compile(rf"^{_NAME} = weak (?:[a-z_]+ )*alias (?P<type>[^\n]*\)), ptr (?P<target>[^\n]*)$", re.MULTILINE)
 #: Words between linkage and type that are removed, because internal functions and declarations do not have them.
 _WORDS = re.compile(r"\b(?:dso_local|dso_preemptable|hidden|protected|default) ")
 _MERGED = " comdat"
@@ -32,8 +32,8 @@ def weak_functions(text: str) -> frozenset[str]:
     """
     if " weak " not in text:
         return frozenset()
-    matches = [match for match in _FUNCTION.finditer(text) if _MERGED not in match["rest"]]
-    return frozenset([_matched_name(match) for match in (*matches, *_ALIAS.finditer(text))])
+    functions = [_matched_name(match) for match in _FUNCTION.finditer(text) if _MERGED not in match["rest"]]
+    return frozenset([*functions, *[referenced_name(match[1]) for match in ALIAS.finditer(text) if _is_weak_function(match)]])
 
 
 def without_overridden(text: str, names: Collection[str]) -> str:
@@ -55,14 +55,19 @@ def without_overridden(text: str, names: Collection[str]) -> str:
 
     def remove_alias(match: re.Match[str]) -> str:
         """Return "" for an overridden alias, and add its declaration to `declared`; other aliases are unchanged."""
-        if _matched_name(match) not in names:
+        if referenced_name(match[1]) not in names or not _is_weak_function(match):
             return match[0]
-        result, _, parameters = match["type"].partition(" (")
-        declared.append(f"declare {result} @{quote(_matched_name(match))}({parameters}")
+        result, _, parameters = match[4].partition(" (")
+        declared.append(f"declare {result} {match[1]}({parameters}")
         return ""
 
-    changed = _ALIAS.sub(remove_alias, _FUNCTION.sub(replace_function, text))
+    changed = ALIAS.sub(remove_alias, _FUNCTION.sub(replace_function, text))
     return "\n".join([changed, *declared, ""])
+
+
+def _is_weak_function(alias: re.Match[str]) -> bool:
+    """Return whether a match of `ALIAS` is an alias of a function with the linkage ``weak``."""
+    return alias[2].startswith("weak ") and alias[3] == "alias" and alias[4].endswith(")")
 
 
 def _matched_name(match: re.Match[str]) -> str:

@@ -16,6 +16,7 @@ from compcache import Cache, Function, ModuleSource, NotCachedError, PrunePolicy
 from compcache.build import codegen
 from compcache.directory.places import CLOSURES
 from compcache.hit.closures import MAGIC, seal
+from compcache.images.linkers.find import find_linker
 from compcache.signing.keys import generate_key
 from compcache.usage.linked import linked_closures
 
@@ -728,3 +729,32 @@ def test_content_names_use_it_whatever_its_id(cache: Cache, directory: Path, tmp
     ids = [dict(wanted)[(name,)] for name in names]
     assert [module_id for module_id, _ in load(directory, *names, lock_timeout=5)[0]] == ids
     assert [module_id for module_id, _ in load(tmp_path / "above", *names, layers=[str(directory)])[0]] == ids
+
+
+_FLAGS = '!llvm.module.flags = !{{!0}}\n!0 = !{{i32 1, !"wchar_size", i32 {}}}\n'
+
+
+def test_modules_that_contradict_each_other_are_named(cache: Cache) -> None:
+    inner = cache.add_module(ModuleSource(adder("inner", 1) + _FLAGS.format(2)))
+    cache.add_module(ModuleSource(caller("outer", "inner") + _FLAGS.format(4)))
+    left = cache.link(["outer"]).left["outer"]
+    assert left.startswith(f"module {inner} cannot be linked with the modules before it: linking module flags 'wchar_size'")
+
+
+@pytest.mark.filterwarnings("ignore:the module's image was written without the linker")
+def test_an_image_that_cannot_be_made_costs_the_others_nothing(
+    cache: Cache, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a linker makes images with a section whose name it may know."""
+    if find_linker() is None:
+        pytest.skip("no linker on this machine")
+    in_section = adder("inner", 1).replace(") {", ') noinline section ".odd" {')
+    cache.add_modules(map(ModuleSource, (in_section, caller("outer", "inner"), caller("top", "leaf"), adder("leaf", 1))))
+    failing = tmp_path / "ld"
+    failing.write_text('#!/bin/sh\n[ "$1" = --version ] && exec echo "GNU ld 2.40"\nexit 1\n')
+    failing.chmod(0o755)
+    monkeypatch.setenv("COMPCACHE_LINKER", str(failing))
+    with Cache(directory) as linking:
+        report = linking.link()
+    assert [closure.functions for closure in report.linked] == [("top",)]
+    assert "COMPCACHE_LINKER" in report.left["outer"]

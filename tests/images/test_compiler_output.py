@@ -13,7 +13,7 @@ import pytest
 from helpers import adder, caller
 from inlined_programs import FOLLOWED, follow
 
-from compcache import Cache, CompileError, ModuleSource, SignatureError, UndefinedSymbolError
+from compcache import Cache, CompileError, ModuleSource, SignatureError, SignatureMismatchError, UndefinedSymbolError
 from compcache.build import codegen
 from compcache.errors import CacheWarning
 from compcache.images.elf import patching, reading
@@ -112,6 +112,15 @@ def test_what_one_member_promises_of_a_function_is_not_valid_for_calls_of_others
 
 
 @pytest.mark.skipif(shutil.which("ar") is None, reason="there is no ar")
+@pytest.mark.parametrize("name", ["inner", "\\01inner", "\\01in ner"])
+def test_types_within_an_archive_are_compared_whatever_the_name(cache: Cache, name: str) -> None:
+    """The byte 1 before a name is not part of it."""
+    defined = f'define i64 @"{name}"(double %x) {{\n  ret i64 1\n}}\n'
+    use = f'declare i64 @"{name}"(...)\ndefine i64 @use() {{\n  %r = call i64 (i64, ...) @"{name}"(i64 4)\n  ret i64 %r\n}}\n'
+    with pytest.raises(SignatureMismatchError, match="its parameter 1 is f64, and its user passes i64"):
+        cache.add_module(ModuleSource(archive(defined=bitcode(defined), use=bitcode(use))))
+
+
 def test_an_archive_of_ar_is_read(cache: Cache, tmp_path: Path) -> None:
     (tmp_path / "one.o").write_bytes(bitcode(adder("f", 5)))
     (tmp_path / "with_a_name_that_is_long.o").write_bytes(bitcode(adder("g", 6)))

@@ -213,6 +213,65 @@ def test_weak_functions_that_a_source_does_not_export_are_its_own(cache: Cache) 
     assert cache.get_target("call")(1) == 2
 
 
+#: Definitions whose names, sections and values look like other definitions. Users are in another source.
+LOOKALIKES = """
+@"x, ptr y" = global i64 5
+@"z = alias i64, ptr w" = alias i64, ptr @"x, ptr y"
+@"external = v" = constant i64 7
+@"constant, ptr u" = alias i64, ptr @"external = v"
+@s = global [38 x i8] c"@q = alias i64, ptr @p = weak global  ", section "my = alias i64, ptr "
+define i64 @"f, ptr g h"(i64 %n) {
+  ret i64 %n
+}
+@"fa alias fb" = alias i64 (i64), ptr @"f, ptr g h"
+@"wa), ptr wb" = weak unnamed_addr alias i64 (i64), ptr @"f, ptr g h"
+"""
+OF_LOOKALIKES = """
+@"x, ptr y" = external global i64
+@"z = alias i64, ptr w" = external global i64
+@"external = v" = external global i64
+@"constant, ptr u" = external global i64
+@s = external global [38 x i8]
+declare i64 @"f, ptr g h"(i64)
+declare i64 @"fa alias fb"(i64)
+declare i64 @"wa), ptr wb"(i64)
+define i64 @user(i64 %n) {
+  %a = load i64, ptr @"x, ptr y"
+  %b = load i64, ptr @"z = alias i64, ptr w"
+  %c = load i64, ptr @"external = v"
+  %d = load i64, ptr @"constant, ptr u"
+  %e = load i8, ptr getelementptr (i8, ptr @s, i64 1)
+  %f = zext i8 %e to i64
+  %g = call i64 @"f, ptr g h"(i64 %n)
+  %h = call i64 @"fa alias fb"(i64 %n)
+  %i = call i64 @"wa), ptr wb"(i64 %n)
+  %1 = add i64 %a, %b
+  %2 = add i64 %1, %c
+  %3 = add i64 %2, %d
+  %4 = add i64 %3, %f
+  %5 = add i64 %4, %g
+  %6 = add i64 %5, %h
+  %7 = add i64 %6, %i
+  ret i64 %7
+}
+"""
+
+
+@pytest.mark.parametrize("group", [None, "group"])
+def test_names_and_values_that_look_like_definitions(cache: Cache, group: str | None) -> None:
+    override = adder("other", 1000).replace("@other", '@"wa), ptr wb"')
+    cache.add_modules(map(ModuleSource, (LOOKALIKES, OF_LOOKALIKES, override)), group)
+    assert cache.get_target("user")(1) == 5 + 5 + 7 + 7 + ord("q") + 1 + 1 + 1001
+
+
+@pytest.mark.parametrize("name", ["external = v", "constant, ptr u"])
+def test_a_constant_whose_name_looks_like_a_definition_is_not_written_to(cache: Cache, name: str) -> None:
+    write = f'@"{name}" = external global i64\ndefine void @write() {{\n  store i64 1, ptr @"{name}"\n  ret void\n}}\n'
+    cache.add_module(ModuleSource(LOOKALIKES))
+    with pytest.raises(compcache.SignatureMismatchError, match="it is constant, and its user writes to it"):
+        cache.add_module(ModuleSource(write))
+
+
 def test_a_source_that_fails_costs_the_others_nothing(cache: Cache) -> None:
     given: list[Any] = [*sources(2), ModuleSource("not LLVM"), "not a source", *sources(2, 2), ModuleSource(caller("g", "not_there"))]
     with pytest.raises(compcache.ModulesNotAddedError) as caught:

@@ -137,7 +137,7 @@ def test_thread_local_variables_are_no_others(cache: Cache, other: str) -> None:
 
 
 #: Names that LLVM prints in quotes, or without them; names of Rust and Swift contain "$".
-_NAMES = ["plain.-_0", "-first", "0first", "$s1f", "_ZN1f17h$u7b$E", "a b", "\\C3\\A9", "\\22\\5C"]
+_NAMES = ["plain.-_0", "-first", "0first", "$s1f", "_ZN1f17h$u7b$E", "a b", "\\C3\\A9", "\\22\\5C", "a, ptr b", "a = b"]
 
 
 @pytest.mark.parametrize("name", _NAMES)
