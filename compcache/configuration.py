@@ -180,7 +180,7 @@ def _read_settings(path: str) -> dict[str, str]:
 
 
 def read_private_text(path: str) -> str:
-    """Return the content of a configuration file, or of the user's file of trusted keys. Symbolic links are followed.
+    """Return the content of a configuration file, or of a file of trusted keys. Symbolic links are followed.
 
     Raises:
         OSError: the file cannot be read.
@@ -191,14 +191,14 @@ def read_private_text(path: str) -> str:
         opened = files.open_owned(os.path.realpath(path), READ_FLAGS)
         status = files.fstat(opened.number)
         if not stat.S_ISREG(status.st_mode):
-            raise SettingError(f"{path}: the configuration file is not a regular file: replace it, or set COMPCACHE_CONFIG")
+            raise SettingError(f"{path}: this is not a regular file: replace it, or change the setting that names it")
         if status.st_size > _LARGEST:
-            raise SettingError(f"{path}: the configuration file has {status.st_size} bytes, but at most {_LARGEST} are allowed: shorten it")
+            raise SettingError(f"{path}: the file has {status.st_size} bytes, but at most {_LARGEST} are allowed: shorten it")
         if status.st_mode & WRITABLE_BY_OTHERS or status.st_uid not in (0, os.geteuid()):
-            raise SettingError(f"{path}: other users can write to the configuration file: change its owner, and run chmod go-w on it")
+            raise SettingError(f"{path}: other users can write to the file: change its owner, and run chmod go-w on it")
         return read_at(files, opened, 0, status.st_size).decode()
     except UnicodeDecodeError as error:
-        raise SettingError(f"{path}: the configuration file is not UTF-8: save it as UTF-8 ({error})") from error
+        raise SettingError(f"{path}: the file is not UTF-8: save it as UTF-8 ({error})") from error
 
 
 def _convert_table(table: Mapping[str, Any], path: str) -> dict[str, str]:

@@ -65,7 +65,8 @@ def absolute_path(path: str) -> str:
 def not_missing(paths: Iterable[str]) -> list[str]:
     """Return the paths at which there is a file or a link, also a broken link, and those that this user cannot look at.
 
-    A directory that this user cannot even look for, as in the home of another user, has no files.
+    A broken link to the directory counts as well. A directory that this user cannot even look for, as in the home of another user, has no
+    files.
     """
     found = []
     for path in paths:
@@ -73,7 +74,12 @@ def not_missing(paths: Iterable[str]) -> list[str]:
             os.lstat(path)
         except OSError as error:
             reraise_interrupt(error)
-            if error.errno in (ENOENT, ENOTDIR) or (error.errno in UNUSABLE and not os.access(os.path.dirname(path), os.F_OK)):
+            directory = os.path.dirname(path)
+            if os.access(directory, os.F_OK):
+                is_missing = error.errno in (ENOENT, ENOTDIR)
+            else:
+                is_missing = error.errno in UNUSABLE and not os.path.islink(directory)
+            if is_missing:
                 continue
         found.append(path)
     return found

@@ -80,8 +80,8 @@ def configuration() -> "Mapping[str, str]":
     """
     if not _read:
         is_named = _text_of(CONFIGURATION_VARIABLE) is not None
-        # `exists` raises and catches an error if there is no file
-        files = [path for path in configuration_files() if is_named or os.access(os.path.dirname(path), os.F_OK)]
+        # `exists` raises and catches an error if there is no file; a link to a missing directory is not ignored
+        files = [path for path in configuration_files() if is_named or os.access(os.path.dirname(path), os.F_OK, follow_symlinks=False)]
         if files and not is_named:
             from compcache.files import not_missing
 

@@ -213,7 +213,7 @@ def test_values_are_checked_where_they_are_used_and_the_key_is_named(home: dict[
 def test_a_file_that_others_can_write_to_is_refused(home: dict[str, str], write: Any) -> None:
     path = write('max_size = "7G"\n')
     path.chmod(0o666)
-    assert "other users can write to the configuration file" in seen(home, "MAX_SIZE")
+    assert "other users can write to the file" in seen(home, "MAX_SIZE")
     path.chmod(0o644)
     assert seen(home, "MAX_SIZE") == {"COMPCACHE_MAX_SIZE": "7G"}
 
@@ -224,6 +224,11 @@ def test_a_file_that_is_missing_behind_a_link_is_refused(home: dict[str, str], t
     path.symlink_to(tmp_path / "mounted" / "config.toml")
     assert f"{path} cannot be read (No such file or directory)" in seen(home, "TRUSTED_KEYS")
     path.unlink()
+    assert seen(home, "TRUSTED_KEYS") == {"COMPCACHE_TRUSTED_KEYS": ""}
+    path.parent.rmdir()
+    path.parent.symlink_to(tmp_path / "mounted")
+    assert f"{path} cannot be read (No such file or directory)" in seen(home, "TRUSTED_KEYS")
+    (tmp_path / "mounted").mkdir()
     assert seen(home, "TRUSTED_KEYS") == {"COMPCACHE_TRUSTED_KEYS": ""}
 
 

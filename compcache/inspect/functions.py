@@ -18,6 +18,7 @@ from compcache.inspect.descriptions import CacheInfo, FunctionReport, GlobalRepo
 from compcache.inspect.provenance import provenance
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish.module_reader import needs_of, read_graph, read_notes
+from compcache.publish.quarantine import is_shortage
 from compcache.targets.processor_words import names_in
 from compcache.usage.ledger import Uses
 from compcache.usage.listings import read_parts_and_entries
@@ -182,7 +183,7 @@ def cache_info(store: Store, maps_files: int, max_size: int | None = None, progr
         max_size=effective_limit(max_size, store.root),
         hits=hits,
         misses=misses,
-        other_size=_total_size(store.root, leave_out={MODULES.directory, VOLUMES.directory}),
+        other_size=_total_size(store, leave_out={MODULES.directory, VOLUMES.directory}),
         quarantined=len(store.names(QUARANTINE)),
         linker=str(find_linker() or "none"),
         loader=_describe_loader(store, maps_files),
@@ -205,16 +206,27 @@ def _describe_loader(store: Store, maps_files: int) -> str:
     return f"{loaded}, {describe_loading(load_runtime(), store.root, maps_files)}" if is_mapped(usual_kind()) else loaded
 
 
-def _total_size(root: str, *, leave_out: set[str]) -> int:
-    """Return the total size in bytes of the files below a directory. Subdirectories of the root in `leave_out` are not counted."""
+def _total_size(store: Store, *, leave_out: set[str]) -> int:
+    """Return the total size in bytes of the files in the cache directory. Subdirectories of the root in `leave_out` are not counted.
+
+    Raise `StorageError` if a directory cannot be read at the moment (`is_shortage`).
+    """
     total = 0
-    with suppress(FileNotFoundError):  # the directory may not exist
-        for directory, directories, files, descriptor in os.fwalk(root):
-            if directory == root:
+
+    def require_absent(error: OSError) -> None:
+        if is_shortage(error):
+            raise store.unreadable_error(store.root, error) from error
+
+    try:
+        for directory, directories, files, descriptor in os.fwalk(store.root, onerror=require_absent):
+            if directory == store.root:
                 directories[:] = set(directories) - leave_out
             for name in files:
                 with suppress(OSError):  # the file may have been removed in the meantime
                     total += os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_size
+    except OSError as error:  # the directory may not exist
+        reraise_interrupt(error)
+        require_absent(error)
     return total
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 
+from compcache.files import WRITABLE_BY_OTHERS
 from compcache.interrupts import suppress
 from compcache.settings import setting
 
@@ -107,12 +108,17 @@ def _read_secret_file(path: str, label: str) -> str:
     """Return the secret in a file, without whitespace around it, or in an anonymous file of another process.
 
     Raises:
-        ValueError: the file is too large, the reference is not valid, or the anonymous file cannot be opened.
+        ValueError: the file is too large, other users can write to it, the reference is not valid, or the anonymous file cannot be opened.
         OSError: the file cannot be read.
     """
     is_in_memory = path.startswith(_MEMORY)
     actual_path = _path_of_memory_file(path, label) if is_in_memory else path
     with open(actual_path, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not is_in_memory and (status.st_mode & WRITABLE_BY_OTHERS or status.st_uid not in (0, os.geteuid())):
+            raise ValueError(
+                f"{label} refers to the file {path}, which other users can write to: change its owner, and run chmod go-w on it"
+            )
         data = file.read(_LONGEST + 1)
     if len(data) > _LONGEST:
         raise ValueError(f"{label} refers to the file {actual_path}, which is too large for a secret: it has more than {_LONGEST} bytes")

@@ -224,7 +224,7 @@ class IndexedModules:
 
         Modules without this cache's signature are included, because other caches may use them.
 
-        Raise `StorageError` if the module cannot be read because of a shortage of descriptors or memory.
+        Raise `StorageError` if the module cannot be read at the moment (`is_shortage`).
         """
         module = _read_module(store, module_id)
         if module is not None:
@@ -255,7 +255,7 @@ class IndexedModules:
 def _read_module(store: Store, module_id: bytes) -> IndexedModule | None:
     """Return the index data of a module, or None if the module is missing, unreadable, not for this host, or damaged.
 
-    A damaged module is moved to quarantine. Raise `StorageError` if the system lacks a resource, like memory or descriptors.
+    A damaged module is moved to quarantine. Raise `StorageError` if it cannot be read at the moment (`is_shortage`).
     """
     small = read_small_module(store, module_id)
     if small is not None:

@@ -263,7 +263,7 @@ class _List:
 
         The list of a small segment, and a list that cannot be stored, are kept in memory.
 
-        Raise `StorageError` if a module cannot be read because of a shortage of descriptors or memory.
+        Raise `StorageError` if a module cannot be read at the moment (`is_shortage`).
         """
         store, segment, count = self._store, self.segment, self._module_count()
         if count > min(_FEW, _FEWEST) and not store.readonly and not store.exposed:
@@ -288,7 +288,7 @@ class _List:
     def _read_items(self) -> Iterator[Item]:
         """Yield the items of the list, read from the modules. A damaged segment ends the iteration.
 
-        Raise `StorageError` if a module cannot be read because of a shortage of descriptors or memory.
+        Raise `StorageError` if a module cannot be read at the moment (`is_shortage`).
         """
         store = self._store
         try:

@@ -306,7 +306,7 @@ def _make_platform(fields: Iterable[object]) -> Platform:
 def read_row(store: Store, module_id: bytes) -> Row | None:
     """Read a module's row from its file, or return None if the file is missing or damaged. Nothing is quarantined.
 
-    Raise `StorageError` if the file cannot be read because of a shortage of descriptors or memory.
+    Raise `StorageError` if the file cannot be read at the moment (`is_shortage`).
     """
     row_and_size = read_row_and_size(store, module_id)
     return row_and_size[0] if row_and_size is not None else None
@@ -315,7 +315,7 @@ def read_row(store: Store, module_id: bytes) -> Row | None:
 def read_row_and_size(store: Store, module_id: bytes) -> tuple[Row, int] | None:
     """Return a module's row, and the size of the module on disk in bytes; None if the module is missing or damaged.
 
-    Raise `StorageError` if the module cannot be read because of a shortage of descriptors or memory.
+    Raise `StorageError` if the module cannot be read at the moment (`is_shortage`).
     """
     try:
         with ModuleSections(store, module_id) as module:

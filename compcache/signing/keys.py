@@ -127,7 +127,7 @@ def parse_public_keys(keys: Any) -> tuple[PublicKey, ...]:
 
     Raises:
         TypeError: `keys` is neither text nor an iterable.
-        ValueError: the text of an item is not a key.
+        ValueError: the text of an item is not a key, or other users can write to a file.
         OSError: a file cannot be read.
     """
     if isinstance(keys, (bytes, bytearray)) or not hasattr(keys, "__iter__"):
@@ -157,14 +157,8 @@ def _parse_words(words: list[str]) -> tuple[PublicKey, ...]:
 
 
 def _words_in(path: str) -> list[str]:
-    """Return the words in a file of keys, without comments. Raise `OSError` if it is unreadable, `UnicodeDecodeError` if not UTF-8."""
-    with open(path, encoding="utf-8") as file:
-        return _words_of(file.read())
-
-
-def _words_of(text: str) -> list[str]:
-    """Return the words in the text of a file of keys, without comments."""
-    return _split_words(line.partition("#")[0] for line in text.splitlines())
+    """Return the words in a file of keys, without comments. See `read_private_text` for the exceptions."""
+    return _split_words(line.partition("#")[0] for line in read_private_text(path).splitlines())
 
 
 def _parse_key(text: str, description: str, *, show: bool) -> tuple[str, bytes]:
@@ -218,7 +212,7 @@ def trusted_keys() -> tuple[PublicKey, ...] | None:
     path = trusted_keys_path()
     if not not_missing([path]):
         return None
-    words = _words_of(read_private_text(path))
+    words = _words_in(path)
     try:
         return _parse_words(words)
     except ValueError as error:

@@ -120,6 +120,15 @@ def test_the_page_tells_the_story_in_words_charts_and_tables(drawn: str) -> None
     assert drawn.index("<h1>") < drawn.index("<h2>")
 
 
+@pytest.mark.slow
+def test_long_names_lose_their_middle_before_they_are_drawn(tmp_path: Path) -> None:
+    """Names of C++ templates have thousands of characters. A chart with a name of 64 KB took ten minutes."""
+    with Cache(tmp_path / "cache") as cache:
+        cache.add_module(_module("i" * 65000 + "end.f", 1))
+        text = "".join(page(collect_story(cache, None, 10), drawn=True))
+    assert ">iiiiiiiiiiiiiiiiiiii\N{HORIZONTAL ELLIPSIS}iiiiiiiiiiiiiiiiend</text>" in text
+
+
 def test_without_the_package_charts_are_tables(told: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from compcache.cli import main
 

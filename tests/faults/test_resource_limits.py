@@ -87,6 +87,9 @@ with Cache(directory) as cache:
     import compcache.maintain.remove  # Python cannot import without descriptors
     cache.stats(), cache.check(repair=True), cache.functions(), cache.info(), cache.graph(), cache.modules(), cache.pinned()
     cache.prune(PrunePolicy(max_modules=1)), cache.explain("warm")
+    os.mkdir(directory + "/empty", 0o700)
+    empty = Cache(directory + "/empty")
+    empty.info()
     opened = []
     try:
         while True:
@@ -98,7 +101,7 @@ with Cache(directory) as cache:
         "stats": cache.stats, "check": cache.check, "functions": cache.functions, "modules": cache.modules, "info": cache.info,
         "prune": lambda: cache.prune(PrunePolicy(max_modules=0)), "clear": cache.clear, "pinned": cache.pinned,
         "graph": cache.graph, "explain": lambda: cache.explain("warm"), "remove": lambda: cache.remove("warm"),
-        "repair": lambda: cache.check(repair=True),
+        "repair": lambda: cache.check(repair=True), "empty": lambda: os.close(opened.pop()) or empty.info(),
     }.items():
         try:
             run()
@@ -118,7 +121,7 @@ def test_tools_without_descriptors_say_so_and_lose_nothing(directory: Path) -> N
     script = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n" + SHORT
     raised, left = run_fresh(directory, script)
     assert {(kind, told) for _, kind, told in raised} == {("StorageError", True)}
-    assert {"stats", "functions", "prune", "repair"} <= {name for name, *_ in raised}
+    assert {"stats", "functions", "prune", "repair", "empty"} <= {name for name, *_ in raised}
     assert left == (1, 42)
 
 

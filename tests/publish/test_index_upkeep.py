@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
@@ -10,9 +11,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from helpers import adder, constant
+from helpers import adder, constant, module_file
+from mock_directory import FaultyFiles, Operation, cache_on
 
-from compcache import Cache, ModuleSource
+from compcache import Cache, CacheWarning, ModuleSource
 from compcache.directory.places import MODULE_LISTS
 from compcache.errors import FormatError
 from compcache.formats.index import Index, Segment
@@ -178,6 +180,23 @@ def test_a_check_reports_that_the_index_cannot_be_rebuilt(cache: Cache, director
     with Cache(directory) as other:
         report = other.check(repair=True)
     assert [finding.repaired for finding in report.findings if finding.kind == "index"] == [False]
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO, errno.ETIMEDOUT])
+def test_a_rebuild_leaves_out_no_module_that_cannot_be_read_for_a_moment(cache: Cache, directory: Path, number: int) -> None:
+    """The index would be complete without it: the older code of its name would be the newest, in all processes."""
+    cache.add_module(ModuleSource(constant("f", 1)))
+    newest = module_file(directory, cache.add_module(ModuleSource(constant("f", 2))))
+    shutil.rmtree(directory / "index-v1")
+
+    def server_is_gone(operation: Operation) -> OSError | None:
+        return OSError(number, os.strerror(number), operation.path) if operation.path.endswith(newest.name) else None
+
+    files = FaultyFiles(directory, server_is_gone, count=lambda operation: operation.name == "open")
+    with cache_on(files) as other, pytest.warns(CacheWarning, match=f"cannot rebuild the index of .*{newest.name}.*{os.strerror(number)}"):
+        assert not other.has("f")
+    with Cache(directory) as other:
+        assert other.get_target("f")() == 2
 
 
 @pytest.mark.slow

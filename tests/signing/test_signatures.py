@@ -260,6 +260,11 @@ def test_keys_that_others_can_add_are_refused(tmp_path: Path, monkeypatch: pytes
         trusted_keys()
     with pytest.raises(SettingError, match="other users can write to"):
         add_trusted_key(OTHER.public())
+    with pytest.raises(ValueError, match=f"{path}: other users can write to"):
+        Cache(tmp_path / "cache", trusted_keys=f"@{path}")
+    monkeypatch.setenv("COMPCACHE_TRUSTED_KEYS", f"{OTHER.public()} @{path}")
+    with pytest.raises(SettingError, match=f"COMPCACHE_TRUSTED_KEYS: {path}: other users can write to"):
+        Cache(tmp_path / "cache")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")

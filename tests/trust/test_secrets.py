@@ -369,6 +369,27 @@ def test_a_file_without_a_key_is_not_a_cache_without_signatures(tmp_path: Path, 
         Cache(tmp_path / "cache")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize(("mode", "owner"), [(0o620, 0), (0o602, 0), (0o600, 65534)])
+@pytest.mark.parametrize("setting", ["signing_key", "publish_key", "remote"])
+def test_a_secret_that_others_can_write_is_refused(
+    tmp_path: Path, setting: str, mode: int, owner: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who decides the key of the publisher decides whose code is trusted, and who decides the store decides what is fetched."""
+    path = tmp_path / "secret"
+    secret: dict[str, Any] = {setting: f"@{path}"}
+    path.write_text(f"file://{tmp_path}/store")
+    path.chmod(mode)
+    os.chown(path, owner, -1)
+    label = "the remote store" if setting == "remote" else setting
+    message = f"{label} refers to the file {path}, which other users can write to: change its owner, and run chmod go-w on it"
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        Cache(tmp_path / "cache", **secret).remote  # noqa: B018 - the store is opened at its first use
+    monkeypatch.setenv(f"COMPCACHE_{setting.upper()}", f"@{path}")
+    with pytest.raises(SettingError, match=f"^COMPCACHE_{setting.upper()}: {message}$"):
+        Cache(tmp_path / "cache").remote  # noqa: B018
+
+
 def test_a_key_in_a_file_may_have_any_bytes(tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(b"\xff\xfe\x01key")
     with Cache(tmp_path / "cache", signing_key=f"@{tmp_path}/key") as cache:
