@@ -105,17 +105,25 @@ def are_settings_from_environment() -> bool:
 
     from compcache.numba.identity.settings import config_text
 
-    current = config_text()
-    settings = {name: value for name, value in vars(config).items() if name.isupper()}
-    try:
-        config._env_reloader.process_environ(dict(os.environ))
-        from_environment = config_text()
-    except Exception as error:  # noqa: BLE001 - after any exception, other processes may have other settings
-        reraise_interrupt(error)
-        return False
-    finally:
-        vars(config).update(settings)
-    return current == from_environment and not getattr(config, "USING_SVML", False)
+    environment, current = dict(os.environ), config_text()
+    if _equal_settings != [environment, current]:
+        settings = {name: value for name, value in vars(config).items() if name.isupper()}
+        try:
+            config._env_reloader.process_environ(environment)
+            from_environment = config_text()
+        except Exception as error:  # noqa: BLE001 - after any exception, other processes may have other settings
+            reraise_interrupt(error)
+            return False
+        finally:
+            vars(config).update(settings)
+        if current != from_environment:
+            return False
+        _equal_settings[:] = environment, current
+    return not getattr(config, "USING_SVML", False)
+
+
+#: The last environment that was read, and the settings, which were the same as those from the environment.
+_equal_settings: list[Any] = []
 
 
 class Entry(NamedTuple):

@@ -236,6 +236,10 @@ def said():
     assert run("", NUMBA_BOUNDSCHECK="1") == ("IndexError", False)
     assert run("", NUMBA_DISABLE_JIT="1")[0] == "IndexError"
     assert run("") == (0, False)
+    floats = "np.arange = np.ones\n"
+    changed = "bounds.beyond(np.ones(3, 'f')); import numba; numba.config.BOUNDSCHECK = 1\n"  # after the first overload was compiled
+    assert run(changed + floats) == ("IndexError", True)
+    assert run(floats)[1]
 
 
 def test_threads_that_call_first_at_the_same_time(project: Project) -> None:
