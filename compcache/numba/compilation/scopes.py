@@ -48,8 +48,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Miss", "Scope", "compile_scope", "defer", "function_read", "has_miss", "implementation_read", "look_up_scope", "next_unique_id",
-    "pop_compile_seconds", "record_accepted", "record_address", "record_generator", "record_loop", "record_miss", "record_name",
-    "record_run", "record_token", "record_tried", "record_type", "record_use", "reduce_to_name", "storing_scope", "tried_outside_scopes",
+    "pop_compile_seconds", "reads_former_values", "record_accepted", "record_address", "record_generator", "record_loop", "record_miss",
+    "record_name", "record_run", "record_token", "record_tried", "record_type", "record_use", "reduce_to_name", "storing_scope",
+    "tried_outside_scopes",
 ]  # fmt: skip
 
 
@@ -546,13 +547,18 @@ def record_generator(implementation: Any) -> Any:
     return FunctionType(implementation.__code__, copy.__globals__, *values)
 
 
+def reads_former_values() -> bool:
+    """Return whether the innermost compilation of this thread reads former values, because loaded code contains the overload."""
+    return bool(_state.scopes) and _state.scopes[-1].is_former
+
+
 def implementation_read(function: Any) -> Any:
     """Return what the innermost compilation of this thread runs of an implementation whose results Numba does not keep.
 
     For an overload in loaded code, this is a copy that reads former values if a value has changed. Then the running compilations are not
     cached.
     """
-    if not _state.scopes or not _state.scopes[-1].is_former:
+    if not reads_former_values():
         return function
     copy = _copy_with_former_values(function, {})
     if copy is not function:

@@ -380,6 +380,8 @@ def _wrap_apply(original: Any) -> Any:
 
     def apply(self: Any, args: Any, kws: Any) -> Any:
         """Apply as before, but with a copy of the function from which `type_callable` made the template, or of the class's method."""
+        if not scopes.reads_former_values():  # Numba applies thousands of templates in a compilation
+            return original(self, args, kws)
         function, is_recorded = _source_of(type(self))
         is_class = isinstance(function, type)
         typer = None if is_recorded else getattr(function, "generic", None) if is_class else function
