@@ -1,4 +1,4 @@
-"""Code whose pickles would give other processes copies of the program's objects is not stored."""
+"""Code whose pickles would give other processes copies of the program's objects is not stored, and options do not lead to Numba's cache."""
 
 from __future__ import annotations
 
@@ -102,11 +102,44 @@ _OBJECT_MODE = """
 """
 
 
+#: Only Numba supports the option. Numba's own cache does not know the values that helpers read.
+_OPTIONS_FOR_NUMBA = """
+    import sys
+    from DECORATORS import njit
+    K = int(sys.argv[1])
+
+    @njit
+    def helper(x):
+        return x * K
+
+    @njit(cache=True, no_cfunc_wrapper=True)
+    def called(x):
+        return helper(x)
+
+    @njit("float64(float64)", cache=True, no_cfunc_wrapper=True)
+    def declared(x):
+        return helper(x)
+
+    print(repr(repr([called(2.0), declared(3.0)])))
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_functions_in_object_mode_have_the_objects_of_their_closure(tmp_path: Path, uncached: Callable[..., str]) -> None:
+def test_functions_with_options_that_only_numba_supports_are_compiled_again_for_other_values(
+    tmp_path: Path, uncached: Callable[..., str]
+) -> None:
+    programs = Programs(tmp_path, _OPTIONS_FOR_NUMBA)
+    for given in ("1", "2", "2"):
+        assert programs.start("decorators", tmp_path / "cache", given).answer == uncached(_OPTIONS_FOR_NUMBA, given)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", ["run", "decorators"])
+def test_functions_in_object_mode_have_the_objects_of_their_closure(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
     programs = Programs(tmp_path, _OBJECT_MODE)
-    outcomes = [programs.start("run", tmp_path / "cache") for _ in range(3)]
+    outcomes = [programs.start(mode, tmp_path / "cache") for _ in range(3)]
     assert [outcome.answer for outcome in outcomes] == [uncached(_OBJECT_MODE)] * 3
 
 

@@ -78,11 +78,12 @@ _CHANGING_REGISTERED_FUNCTIONS = """
 
 
 #: Helpers whose code contains recursive functions, which are compiled for two kinds of argument, inlined functions, and results of code
-#: generators. The argument changes what is compiled after the global has changed.
+#: generators and templates. The argument changes what is compiled after the global has changed.
 _CHANGING_PARTS_OF_HELPERS = """
     import sys
     from DECORATORS import njit
     from numba import types
+    from numba.core.typing.templates import AbstractTemplate, infer_global, signature
     from numba.extending import intrinsic, lower_builtin, register_jitable, type_callable
 
     K, EDITION = 1, int(sys.argv[1])
@@ -132,6 +133,32 @@ _CHANGING_PARTS_OF_HELPERS = """
             return builder.fadd(values[0], context.get_constant(types.float64, k * 100 + K))
         return types.float64(types.float64), generate
 
+    def typed(x): ...
+
+    def typed_by_class(x): ...
+
+    @type_callable(typed)
+    def type_typed(context):
+        return lambda x: types.float64 if K == 1 else types.int64
+
+    @infer_global(typed_by_class)
+    class Template(AbstractTemplate):
+        def generic(self, args, kws):
+            return signature(types.float64 if K == 1 else types.int64, *args)
+
+    @lower_builtin(typed, types.Any)
+    @lower_builtin(typed_by_class, types.Any)
+    def generate_typed(context, builder, signature, values):
+        return context.cast(builder, values[0], signature.args[0], signature.return_type)
+
+    @njit(cache=True)
+    def calls_typed(x):
+        return typed(x + 0.5)
+
+    @njit(cache=True)
+    def calls_typed_by_class(x):
+        return typed_by_class(x + 0.5)
+
     @njit(cache=True)
     def calls_builtin(x):
         return builtin(x)
@@ -142,7 +169,8 @@ _CHANGING_PARTS_OF_HELPERS = """
 
     @njit(cache=True)
     def caller(x):
-        return calls_recursive(x), calls_inlined(x), calls_inlined_dispatcher(x), calls_builtin(x), calls_intrinsic(x)
+        parts = calls_recursive(x), calls_inlined(x), calls_inlined_dispatcher(x), calls_builtin(x), calls_intrinsic(x)
+        return *parts, calls_typed(x), calls_typed_by_class(x)
 
     answers = [caller(2.0)]
     K = 5
@@ -167,7 +195,16 @@ _CHANGING_PARTS_OF_HELPERS = """
     def fifth(x):
         return calls_intrinsic(x) + intrinsic_function(float(x)) + EDITION
 
-    print(repr(repr([*answers, *[function(x) for x in (2.0, 2) for function in (first, second, third, fourth, fifth)]])))
+    @njit(cache=True)
+    def sixth(x):
+        return calls_typed(x), typed(x + 0.5), EDITION
+
+    @njit(cache=True)
+    def seventh(x):
+        return calls_typed_by_class(x), typed_by_class(x + 0.5), EDITION
+
+    functions = first, second, third, fourth, fifth, sixth, seventh
+    print(repr(repr([*answers, *[function(x) for x in (2.0, 2) for function in functions]])))
 """
 
 
@@ -192,3 +229,53 @@ def test_functions_and_code_generators_of_helpers_have_former_values(tmp_path: P
     for edition in ("1", "1", "2", "2"):
         answer = programs.start(mode, tmp_path / "cache", edition).answer
         assert answer == uncached(_CHANGING_PARTS_OF_HELPERS, edition)
+
+
+#: A helper has its own entry, with what a code generator makes of another value. The first argument is that value at the start, the second
+#: decides whether the process loads the helper in its caller, or alone.
+_GENERATED_FROM_TWO_VALUES = """
+    import sys
+    from DECORATORS import njit
+    from numba import types
+    from numba.extending import lower_builtin, type_callable
+
+    K, IS_ALONE, EDITION = map(int, sys.argv[1:])
+
+    def builtin(x): ...
+
+    @type_callable(builtin)
+    def type_builtin(context):
+        return lambda x: types.float64
+
+    @lower_builtin(builtin, types.Any)
+    def generate_builtin(context, builder, signature, values):
+        return builder.fadd(values[0], context.get_constant(types.float64, K * 10))
+
+    @njit(cache=True)
+    def helper(x):
+        return builtin(x)
+
+    @njit(cache=True)
+    def caller(x):
+        return helper(x)
+
+    @njit(cache=True)
+    def other(x):
+        return helper(x) + EDITION
+
+    answers = [other(2.0) if IS_ALONE else caller(2.0)]
+    K = 5
+    print(repr(repr([*answers, helper(2.0), other(2.0)])))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", usual_modes("run", "variable"))
+def test_entries_of_helpers_in_loaded_code_have_the_former_results_of_code_generators(
+    tmp_path: Path, uncached: Callable[..., str], mode: str
+) -> None:
+    programs = Programs(tmp_path, _GENERATED_FROM_TWO_VALUES)
+    for given in ("5 1 1", "1 0 1", "1 0 2", "1 0 2"):
+        answer = programs.start(mode, tmp_path / "cache", *given.split()).answer
+        assert answer == uncached(_GENERATED_FROM_TWO_VALUES, *given.split())

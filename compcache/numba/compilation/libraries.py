@@ -10,7 +10,7 @@ from numba.core.codegen import JITCodeLibrary
 from compcache.numba.compilation import scopes
 from compcache.numba.fingerprints.implementations import stable_name
 from compcache.numba.identity.dependencies import Dependency, dependency_of, dependency_of_generator, dependency_of_type
-from compcache.numba.identity.kept_results import Result
+from compcache.numba.identity.kept_results import Result, record_generators
 from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable
 
 if TYPE_CHECKING:
@@ -160,6 +160,7 @@ def _generators_in_scope(scope: scopes.Scope) -> set[Dependency]:
     """
     rows = [(function, before, dependency_of_generator(function)) for function, before in scope.generators.values()]
     dependencies = {after for _, _, after in rows if after is not None}
+    record_generators(dependencies)
     changed = [function for function, before, after in rows if before != after]
     if dependencies:  # typing comes first, so it may have changed values of the generators, too
         known = [(function, scope.first_dependencies.get(id_)) for id_, function in scope.tried.items()]

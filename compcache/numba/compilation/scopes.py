@@ -47,9 +47,10 @@ if TYPE_CHECKING:
     from compcache.numba.identity.linked import LinkedOverload
 
 __all__ = [
-    "Miss", "Scope", "compile_scope", "defer", "function_read", "has_miss", "look_up_scope", "next_unique_id", "pop_compile_seconds",
-    "record_accepted", "record_address", "record_generator", "record_loop", "record_miss", "record_name", "record_run", "record_token",
-    "record_tried", "record_type", "record_use", "reduce_to_name", "storing_scope", "tried_outside_scopes",
+    "Miss", "Scope", "compile_scope", "defer", "function_read", "has_miss", "implementation_read", "look_up_scope", "next_unique_id",
+    "pop_compile_seconds", "reads_former_values", "record_accepted", "record_address", "record_generator", "record_loop", "record_miss",
+    "record_name", "record_run", "record_token", "record_tried", "record_type", "record_use", "reduce_to_name", "storing_scope",
+    "tried_outside_scopes",
 ]  # fmt: skip
 
 
@@ -524,8 +525,7 @@ def record_name(name: str) -> None:
 def record_generator(implementation: Any) -> Any:
     """Record that an implementation generates code for the innermost compilation of this thread, and return what must generate the code.
 
-    For an overload in loaded code, this is a copy that reads former values if a value has changed. Then the running compilations are not
-    cached.
+    See `implementation_read` for what that is.
     """
     if not _state.scopes:
         return implementation
@@ -540,12 +540,30 @@ def record_generator(implementation: Any) -> Any:
     # An intrinsic defines its code generator. The values that the intrinsic reads are those that were kept.
     functions = [function for function in map(plain_function, scope.tried.values()) if function is not None]
     owner = next((function for function in functions if implementation.__code__ in function.__code__.co_consts), implementation)
-    copy = _copy_with_former_values(owner, {})
-    if copy is owner:
-        return implementation
-    _record_problem(f"{stable_name(owner)} has changed since loaded code used it: do not change the values that it reads")
+    copy = implementation_read(owner)
+    if copy is owner or owner is implementation:
+        return copy
     values = implementation.__name__, implementation.__defaults__, implementation.__closure__
-    return copy if owner is implementation else FunctionType(implementation.__code__, copy.__globals__, *values)
+    return FunctionType(implementation.__code__, copy.__globals__, *values)
+
+
+def reads_former_values() -> bool:
+    """Return whether the innermost compilation of this thread reads former values, because loaded code contains the overload."""
+    return bool(_state.scopes) and _state.scopes[-1].is_former
+
+
+def implementation_read(function: Any) -> Any:
+    """Return what the innermost compilation of this thread runs of an implementation whose results Numba does not keep.
+
+    For an overload in loaded code, this is a copy that reads former values if a value has changed. Then the running compilations are not
+    cached.
+    """
+    if not reads_former_values():
+        return function
+    copy = _copy_with_former_values(function, {})
+    if copy is not function:
+        _record_problem(f"{stable_name(function)} has changed since loaded code used it: do not change the values that it reads")
+    return copy
 
 
 def record_type(cls: type) -> None:

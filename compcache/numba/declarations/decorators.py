@@ -87,6 +87,8 @@ def _decorate_function(decorator: str, signatures: tuple[str, ...] | None, optio
             from compcache.numba.declarations.signatures import declare_function
 
             return _select_result(declare_function(state))
+        if state is not None and state.requests_caching:
+            return _real_dispatcher(make_lazy_function(state))
         decorator_args = () if signatures is None else (list(signatures),)
         return numba_decorator(decorator)(*decorator_args, **options)(function)
     except ModuleNotFoundError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from numba.core import base, bytecode, codegen, compiler, cpu, dispatcher, serialize, targetconfig
@@ -58,6 +59,8 @@ def start_recording(*, from_the_start: bool) -> None:
     _recorders.wrap(compiler, "compile_internal", _make_scope_wrapper(3))
     numbering = bytecode.FunctionIdentity.__dict__["from_function"].__func__
     _recorders.replace(bytecode.FunctionIdentity, "from_function", classmethod(_wrap_from_function(numbering)))
+    _recorders.wrap(templates.AbstractTemplate, "apply", _wrap_apply)
+    _recorders.wrap(templates.CallableTemplate, "apply", _wrap_apply)
     _recorders.wrap(templates._OverloadFunctionTemplate, "generic", _wrap_template)
     _recorders.wrap(templates._IntrinsicTemplate, "generic", _wrap_template)
     _recorders.wrap(templates._OverloadAttributeTemplate, "resolve", _wrap_template)
@@ -370,6 +373,24 @@ def _record_use(function: Any, template: Any, args: Any, kws: Any) -> Any:
     keys = arguments, (*arguments, targetconfig.ConfigStack.top_or_none())
     kept_key = next((key for key in keys if key in template._impl_cache), None)
     return scopes.record_use(function, type(template), keys, kept_key, args, kws)
+
+
+def _wrap_apply(original: Any) -> Any:
+    """Return a wrapper that makes a template of the user read former values if loaded code contains the overload that is compiled."""
+
+    def apply(self: Any, args: Any, kws: Any) -> Any:
+        """Apply as before, but with a copy of the function from which `type_callable` made the template, or of the class's method."""
+        if not scopes.reads_former_values():  # Numba applies thousands of templates in a compilation
+            return original(self, args, kws)
+        function, is_recorded = _source_of(type(self))
+        is_class = isinstance(function, type)
+        typer = None if is_recorded else getattr(function, "generic", None) if is_class else function
+        read = scopes.implementation_read(typer)
+        if read is not typer:
+            self.generic = MethodType(read, self) if is_class else functools.partial(read, self.context)
+        return original(self, args, kws)
+
+    return apply
 
 
 def _wrap_template(original: Any) -> Any:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.description import Description
 
 __all__ = [
-    "Result", "are_results_valid", "decode_results", "digest_arguments", "encode_results", "former_result", "record_results",
-    "record_results_in", "record_unknown_result",
+    "Result", "are_results_valid", "decode_results", "digest_arguments", "encode_results", "former_result", "record_generators",
+    "record_results", "record_results_in", "record_unknown_result",
 ]  # fmt: skip
 
 
@@ -65,17 +65,21 @@ def record_results(results: Iterable[Result]) -> None:
     registry.refresh()
     for (name, content), arguments in results:
         for implementation in registry.by_name.get(name, ()):
-            keep_values(implementation.function)
+            function = implementation.function
+            keep_values(getattr(function, "generic", None) if isinstance(function, type) else plain_function(function))
         contents = _contents.setdefault(name, {})
         contents[arguments] = content if contents.get(arguments, content) == content else ""
 
 
 def record_results_in(description: Description) -> None:
-    """Record the results that a description lists, and keep the values that the listed code generators read now."""
+    """Record the results that a description lists."""
     record_results(decode_results(description))
-    for name, _ in description.used:
-        for implementation in registry.by_name.get(name, ()) if name.startswith(GENERATOR) else ():
-            keep_values(plain_function(implementation.function))
+    record_generators(Dependency(*row) for row in description.used)
+
+
+def record_generators(dependencies: Iterable[Dependency]) -> None:
+    """Record code generators that have made code of this process. Numba links that code into later callers."""
+    record_results(Result(dependency, "") for dependency in dependencies if dependency.name.startswith(GENERATOR))
 
 
 def former_result(function: Any, arguments: str) -> Dependency | None:
@@ -96,7 +100,7 @@ def are_results_valid(dependency: Dependency, arguments: Iterable[str]) -> bool:
     """Return whether Numba would use the recorded results of an implementation in this process.
 
     For types with a kept result, Numba uses that result: it must come from the recorded content. For other types, Numba runs the
-    implementation: its present content must be the recorded content.
+    implementation: its present content must be the recorded content. For code generators, so must all earlier ones.
 
     `arguments` are the digests of the types; empty if they are not recorded. Raise `Unidentifiable` if the present content cannot be
     compared.

@@ -68,9 +68,10 @@ def _make_dispatcher_with_declared_defaults(state: State) -> Any:
 
 def _make_dispatcher(state: State) -> Any:
     """Return a new dispatcher of Numba with the overloads that ran before. The caller removes the dispatcher from `unfinished`."""
-    # The reasons that the options of the decorator give begin with these words (`_reason_in_options`).
-    only_numba_declares = state.reason and (state.signatures is not None or state.reason.startswith("the function is declared"))
-    backend = None if only_numba_declares else find_lazy_backend()
+    # The reasons that the options of the decorator give begin with these words (`_reason_in_options`). If the program requests caching,
+    # Numba's own cache would store copies of objects, and would not notice changes of helpers.
+    is_left_to_numba = state.reason.startswith("the function is declared") and not state.requests_caching
+    backend = None if is_left_to_numba else find_lazy_backend()
     if backend is None:  # Numba compiles as without the backend
         return apply_decorator(state, state.signatures, use_numba_cache=True)
     if state.signatures is not None:

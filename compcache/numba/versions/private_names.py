@@ -42,6 +42,8 @@ REPLACED = (
     PrivateName("numba.core.compiler:compile_extra", "compiles every function, so the backend can record compilations here"),
     PrivateName("numba.core.compiler:compile_internal", "compiles Numba's internal functions, which are recorded too"),
     PrivateName("numba.core.bytecode:FunctionIdentity.from_function", "assigns numbers to functions, which become part of symbols"),
+    PrivateName("numba.core.typing.templates:AbstractTemplate.apply", _TYPING),
+    PrivateName("numba.core.typing.templates:CallableTemplate.apply", _TYPING),
     PrivateName("numba.core.typing.templates:_OverloadFunctionTemplate.generic", _TYPING),
     PrivateName("numba.core.typing.templates:_IntrinsicTemplate.generic", _TYPING),
     PrivateName("numba.core.typing.templates:_OverloadAttributeTemplate.resolve", _TYPING),
