@@ -221,6 +221,31 @@ def test_what_is_added_by_an_identity_has_its_components(cache: Cache, monkeypat
     assert [difference.component for difference in cache.explain("f").variants[0].differences or ()] == ["plus"]
 
 
+def test_what_a_build_adds_stays_until_the_build_ends(directory: Path) -> None:
+    """The size limit is smaller than the callees, each of which calls two others."""
+    built = []
+
+    def build(cache: Cache, depth: int, number: int) -> Callable[[], ModuleSource]:
+        def source() -> ModuleSource:
+            built.append((depth, number))
+            name = f"f{depth}.{number}"
+            if not depth:
+                return ModuleSource(adder(name, 1), inline=False)
+            callees = [f"f{depth - 1}.{2 * number + i}" for i in range(2)]
+            for i, callee in enumerate(callees):
+                frontend.add_missing(cache, [callee], build(cache, depth - 1, 2 * number + i))
+            calls = "".join(f"  %y{i} = call i64 @{callee}(i64 %x)\n" for i, callee in enumerate(callees))
+            declarations = "".join(f"declare i64 @{callee}(i64)\n" for callee in callees)
+            code = f"{declarations}define i64 @{name}(i64 %x) {{\n{calls}  %z = add i64 %y0, %y1\n  ret i64 %z\n}}\n"
+            return ModuleSource(code, inline=False)
+
+        return source
+
+    with Cache(directory, max_size=1) as cache:
+        assert cache.get_or_compile("f3.0", build(cache, 3, 0))(4) == 40
+    assert len(built) == 15
+
+
 @pytest.mark.parametrize("way", ["get_or_compile", "find"])
 @pytest.mark.parametrize("loss", ["removed", "damaged"])
 def test_what_lost_an_import_is_not_stored(directory: Path, loss: str, way: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from compcache.content.names import source_of
 from compcache.errors import CompcacheError, CompileError, IncompatibleTargetError, NotCachedError, StorageError, UndefinedSymbolError
 from compcache.interrupts import suppress
-from compcache.miss.claim import note_use, single_flight
+from compcache.miss.claim import note_modules, note_use, single_flight
 from compcache.miss.held import keep_received
 from compcache.miss.publication import publish_built, publish_or_keep
 from compcache.miss.retarget import accept_own_llvm, load_retargeted
@@ -169,6 +169,13 @@ def add_missing(
     """Implement `compcache.frontend.add_missing`, which describes the arguments. Raise `ValueError` if `functions` is empty."""
     if not functions:
         raise ValueError("add_missing() requires the name of at least one function")
+    addition = _add_missing(session, functions, build, source)
+    note_modules(session.store.root, map(bytes.fromhex, addition.module_ids))
+    return addition
+
+
+def _add_missing(session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource], source: ModuleSource | None) -> Addition:
+    """Return the stored functions, or build and store them. Exceptions: see `add_missing`."""
     stored = _find_complete(session, functions, source)
     if stored is not None:
         return stored

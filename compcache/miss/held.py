@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from compcache.hit.target import TypedCallTarget
     from compcache.session import Session
 
-__all__ = ["keep_received", "keep_stored", "load_while_building", "modules_in_use"]
+__all__ = ["keep_received", "keep_stored", "load_while_building"]
 
 
 def load_while_building(
@@ -57,8 +57,3 @@ def keep_received(session: Session, names: Iterable[str]) -> bool:
     """
     uses = uses_of_builds(session.store.root)
     return all(name in uses and ensure_held(session.store, uses[name]) for name in names)
-
-
-def modules_in_use(session: Session) -> set[bytes]:
-    """Return the ids of the modules that this thread's builds use. Prunes by this thread must not remove these modules."""
-    return {target._context.module.module_id for target in uses_of_builds(session.store.root).values() if target._context is not None}
