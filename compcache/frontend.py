@@ -141,16 +141,20 @@ def add_realizations(cache: Cache, source: ModuleSource, *, alone: bool = False,
 
 
 def add_missing(
-    cache: Cache, functions: Iterable[str], build: Callable[[], ModuleSource], *, source: ModuleSource | None = None
+    cache: Cache, functions: Iterable[str | Identity], build: Callable[[], Any], *, source: ModuleSource | None = None
 ) -> Addition:
     """Compile and store a module unless the cache contains all of these functions. No code is loaded.
 
     Meanwhile, other processes that request the first function wait for this process, for a limited time.
 
+    Once a load in this process has failed because the cache lacks an import, functions whose imports are missing count as missing, too.
+    So a `build` that adds its callees provides the import again.
+
     Args:
         cache: the cache to search, and to store the module in.
-        functions: the func_names of the module; at least one.
-        build: returns the source of a module that exports all of these functions. It is called if a function is missing.
+        functions: the functions of the module, by their names or identities; at least one.
+        build: returns the source of a module that exports all of these functions. It is called if a function is missing. As for
+            `Cache.get_or_compile`, the source may use the plain label of the first identity, which is stored with the functions.
         source: the source, if it is known. Functions with plain names that were compiled from another source are compiled again.
 
     Returns:
@@ -163,11 +167,19 @@ def add_missing(
         CompileError, LinkError, StorageError, ...: see `Cache.add_module`.
     """
     from compcache.cache import func_names_of
+    from compcache.content.names import source_of
     from compcache.miss.compile_once import add_missing as add
 
     if not callable(build):
         raise TypeError(f"add_missing(): build must be a function that returns the source, not {type(build).__name__}")
-    return add(cache._session(), tuple(func_names_of(functions)), build, source)
+    if hasattr(functions, "__iter__") and not isinstance(functions, str):
+        functions = tuple(functions)
+    names = tuple(func_names_of(functions))
+    given: tuple[Any, ...] = functions if isinstance(functions, tuple) else (functions,)
+    identity = next((name for name in given if not isinstance(name, str)), None)
+    if identity is None:
+        return add(cache._session(), names, build, source)
+    return add(cache._session(), names, lambda: source_of(build(), identity.func_name, identity), source)
 
 
 def find_stored(cache: Cache, functions: Iterable[str], *, source: ModuleSource | None = None) -> Addition | None:

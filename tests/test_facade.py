@@ -9,12 +9,22 @@ import re
 import time
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from helpers import adder, caller, constant, run_fresh
 
-from compcache import Cache, FunctionInUseError, ModuleSource, NotCachedError, PrunePolicy, StorageError, UndefinedSymbolError, frontend
+from compcache import (
+    Cache,
+    FunctionInUseError,
+    Identity,
+    ModuleSource,
+    NotCachedError,
+    PrunePolicy,
+    StorageError,
+    UndefinedSymbolError,
+    frontend,
+)
 from compcache.facade import PARTS
 
 if TYPE_CHECKING:
@@ -201,6 +211,91 @@ def test_what_is_missing_is_added_once(cache: Cache) -> None:
         frontend.add_missing(cache, ("one", "three"), build)
     with pytest.raises(ValueError, match="name of at least one function"):
         frontend.add_missing(cache, (), build)
+
+
+def test_what_is_added_by_an_identity_has_its_components(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMPCACHE_CHECK", "1")
+    for plus, functions in ((1, iter([Identity("f", plus=1)])), (2, Identity("f", plus=2)), (3, [Identity("f", plus=3)])):
+        frontend.add_missing(cache, cast("Any", functions), lambda: ModuleSource(adder("f", plus)))  # noqa: B023 - called at once
+        assert cache.get_or_compile(Identity("f", plus=plus), lambda: ModuleSource(adder("f", plus)))(1) == 1 + plus  # noqa: B023
+    assert [difference.component for difference in cache.explain("f").variants[0].differences or ()] == ["plus"]
+
+
+def test_what_a_build_adds_stays_until_the_build_ends(directory: Path) -> None:
+    """The size limit is smaller than the callees, each of which calls two others."""
+    built = []
+
+    def build(cache: Cache, depth: int, number: int) -> Callable[[], ModuleSource]:
+        def source() -> ModuleSource:
+            built.append((depth, number))
+            name = f"f{depth}.{number}"
+            if not depth:
+                return ModuleSource(adder(name, 1), inline=False)
+            callees = [f"f{depth - 1}.{2 * number + i}" for i in range(2)]
+            for i, callee in enumerate(callees):
+                frontend.add_missing(cache, [callee], build(cache, depth - 1, 2 * number + i))
+            calls = "".join(f"  %y{i} = call i64 @{callee}(i64 %x)\n" for i, callee in enumerate(callees))
+            declarations = "".join(f"declare i64 @{callee}(i64)\n" for callee in callees)
+            code = f"{declarations}define i64 @{name}(i64 %x) {{\n{calls}  %z = add i64 %y0, %y1\n  ret i64 %z\n}}\n"
+            return ModuleSource(code, inline=False)
+
+        return source
+
+    with Cache(directory, max_size=1) as cache:
+        assert cache.get_or_compile("f3.0", build(cache, 3, 0))(4) == 40
+    assert len(built) == 15
+
+
+@pytest.mark.parametrize("way", ["get_or_compile", "find"])
+@pytest.mark.parametrize("loss", ["removed", "damaged"])
+def test_what_lost_an_import_is_not_stored(directory: Path, loss: str, way: str) -> None:
+    """`main` calls `pair`, which Python cannot call, and which calls `leaf`. Each `build` requests its callees."""
+    script = f"""
+    import warnings
+    from compcache import Cache, Function, Identity, ModuleSource, frontend
+    warnings.simplefilter("ignore")  # the damaged file is a warning
+    LEAF = "define i64 @leaf(i64 %x) noinline {{ %y = add i64 %x, 1\\n ret i64 %y }}"
+    PAIR = "declare i64 @leaf(i64)\\ndefine {{ i64, i64 }} @pair(i64 %x) noinline {{ %y = call i64 @leaf(i64 %x)\\n"
+    PAIR += "%r = insertvalue {{ i64, i64 }} undef, i64 %y, 1\\n ret {{ i64, i64 }} %r }}"
+    MAIN = "declare {{ i64, i64 }} @pair(i64)\\ndefine i64 @main(i64 %x) {{ %y = call {{ i64, i64 }} @pair(i64 %x)\\n"
+    MAIN += "%r = extractvalue {{ i64, i64 }} %y, 1\\n ret i64 %r }}"
+    leaf = Identity("leaf", code=LEAF)
+    pair = Identity("pair", code=PAIR, callee=leaf)
+    main = Identity("main", code=MAIN, callee=pair)
+    built = []
+
+    def build(identity, code, callee=None, *of_callee):
+        def source():
+            built.append(identity.label)
+            if callee is not None:
+                frontend.add_missing(cache, [callee], build(callee, *of_callee))
+            return ModuleSource(
+                code, {{identity.func_name: Function(symbol=identity.label)}}, imports=callee and {{callee.label: callee}}, inline=False
+            )
+        return source
+
+    with Cache(directory) as cache:
+        building = build(main, MAIN, pair, PAIR, leaf, LEAF)
+        if {way!r} == "find":
+            target = frontend.find(cache, main.func_name)
+            if target is None:
+                frontend.add_missing(cache, [main], building)
+                target = cache.get_target(main)
+        else:
+            target = cache.get_or_compile(main, building)
+        result = target(4), built, cache.function(leaf).module_id
+    """
+    answer, built, module_id = run_fresh(directory, script)
+    assert (answer, built) == (5, ["main", "pair", "leaf"])
+    if loss == "removed":
+        with Cache(directory) as cache:
+            cache.remove_module(module_id)
+    else:
+        (file,) = directory.rglob(f"{module_id}*")
+        file.chmod(0o600)
+        file.write_bytes(b"\0" * file.stat().st_size)
+    assert run_fresh(directory, script)[:2] == (5, ["main", "pair", "leaf"])
+    assert run_fresh(directory, script)[:2] == (5, [])
 
 
 def test_a_cache_is_opened_again_by_its_settings(directory: Path) -> None:

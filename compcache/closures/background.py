@@ -69,9 +69,9 @@ def start_background_work(session: Session, processes: dict[str, int], target: T
 
 def reap_processes(processes: dict[str, int]) -> None:
     """Set the PIDs of processes that have ended to 0, and collect their exit statuses, without waiting for running processes."""
-    for key, process in processes.items():
-        if process:
-            processes[key] = 0 if has_ended(process) else process
+    for key, process in list(processes.items()):  # other threads start processes meanwhile
+        if process and has_ended(process) and processes[key] == process:
+            processes[key] = 0
 
 
 def _should_be_linked(session: Session, target: TypedCallTarget) -> bool:

@@ -37,7 +37,8 @@ def _find_name(value: object) -> tuple[str, str]:
             return module, qualname
     raise invalid_error(
         f"the object {value!r} of type {type(value).__qualname__} cannot be found by module and name: define it as "
-        "PythonObject(module, qualname), or as Pickled.of(value) and open the cache with allow_pickle=True"
+        "PythonObject(module, qualname), or as Pickled.of(value) and open the cache with allow_pickle=True; a table of numbers must be a "
+        "buffer, like array.array('d', values)"
     )
 
 

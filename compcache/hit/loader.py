@@ -27,7 +27,7 @@ from _weakref import ref
 from itertools import chain
 
 from compcache import hit
-from compcache.errors import CompcacheError, FormatError, LinkError, ReentrantLoadError, StorageError
+from compcache.errors import CompcacheError, FormatError, LinkError, ReentrantLoadError, StorageError, UndefinedSymbolError
 from compcache.formats.manifest import LINK_ONLY, LINKED, MAPPED_IN_PLACE, NO_ENTRY, FunctionRecord, decode_function
 from compcache.hit import LoadedModule, PlainLoader, _weak
 from compcache.hit.target import TargetContext, load_runtime
@@ -458,6 +458,22 @@ class Loader(PlainLoader):
                 return True
         # Another process may have added a realization meanwhile.
         return self.store.index.refresh() and self.holds(name, to_import=to_import)
+
+    def lacks_import(self, func_name: str) -> bool:
+        """Return whether a load of a stored function would fail because the directory lacks an import."""
+        from compcache.hit.plan import Plan
+
+        sources = Sources(func_name, None, 0, set())
+        try:
+            Plan(self, func_name, self.candidates(func_name), sources, None, None).choose()
+        except UndefinedSymbolError:
+            return True
+        except (CompcacheError, OSError) as error:
+            reraise_interrupt(error)
+        finally:
+            for source in [*sources.values(), *sources.bound]:
+                source.release()
+        return False
 
     def require_usable(self, file: ModuleFile) -> None:
         """Check that this host can run the code of a module, and that the cache's options allow it.

@@ -15,14 +15,14 @@ from compcache.publish.locks import wait_lock
 from compcache.usage.limits import limit_setting, read_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from types import FrameType
 
     from compcache.hit.target import TypedCallTarget
     from compcache.miss.builders import Builder
     from compcache.session import Session
 
-__all__ = ["is_building", "note_use", "single_flight", "uses_of_builds"]
+__all__ = ["is_building", "modules_of_builds", "note_modules", "note_use", "single_flight", "uses_of_builds"]
 
 _DEFAULT_TIMEOUT = 60.0
 #: Nested builds wait only this long. Otherwise two threads or processes that build A-needs-B and B-needs-A would wait for each other.
@@ -30,12 +30,13 @@ _NESTED_TIMEOUT = 0.5
 
 
 class _Frame(NamedTuple):
-    """A build in progress: the function, the stack frame that builds it, and the functions that the build has received."""
+    """A build in progress: the function, the stack frame that builds it, and the functions and modules that the build has received."""
 
     directory: str
     func_name: str
     builder: FrameType
     uses: dict[str, TypedCallTarget]
+    modules: set[bytes]
 
 
 class _Stack(threading.local):
@@ -61,7 +62,7 @@ def single_flight(session: Session, func_name: str, *, absent: bool) -> Iterator
     Raises:
         ReentrantCompileError: this thread is already building the function.
     """
-    frame = _Frame(session.store.root, func_name, sys._getframe(2), {})
+    frame = _Frame(session.store.root, func_name, sys._getframe(2), {}, set())
     _require_no_reentry(frame)
     timeout = _lock_timeout(session)
     if _building.frames:
@@ -106,6 +107,21 @@ def note_use(directory: str, target: TypedCallTarget) -> None:
         if frame.directory == directory:
             frame.uses[target._name] = target
             return
+
+
+def note_modules(directory: str, module_ids: Iterable[bytes]) -> None:
+    """Record that the current build of this thread needs these stored modules, which `modules_of_builds` returns until the build ends."""
+    for frame in _building.frames[::-1]:
+        if frame.directory == directory:
+            frame.modules.update(module_ids)
+            return
+
+
+def modules_of_builds(directory: str) -> set[bytes]:
+    """Return the ids of the modules of a cache directory that this thread's builds have received or need."""
+    frames = [frame for frame in _building.frames if frame.directory == directory]
+    received = [target._context for frame in frames for target in frame.uses.values()]
+    return {context.module.module_id for context in received if context is not None}.union(*[frame.modules for frame in frames])
 
 
 def uses_of_builds(directory: str) -> dict[str, TypedCallTarget]:

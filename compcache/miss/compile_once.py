@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from compcache.content.names import source_of
 from compcache.errors import CompcacheError, CompileError, IncompatibleTargetError, NotCachedError, StorageError, UndefinedSymbolError
 from compcache.interrupts import suppress
-from compcache.miss.claim import note_use, single_flight
+from compcache.miss.claim import note_modules, note_use, single_flight
 from compcache.miss.held import keep_received
 from compcache.miss.publication import publish_built, publish_or_keep
 from compcache.miss.retarget import accept_own_llvm, load_retargeted
@@ -169,21 +169,41 @@ def add_missing(
     """Implement `compcache.frontend.add_missing`, which describes the arguments and the exceptions."""
     if not functions:
         raise ValueError("add_missing() requires the name of at least one function")
-    stored = find_addition(session, functions, source)
+    addition = _add_missing(session, functions, build, source)
+    note_modules(session.store.root, map(bytes.fromhex, addition.module_ids))
+    return addition
+
+
+def _add_missing(session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource], source: ModuleSource | None) -> Addition:
+    """Return the stored functions, or build and store them. Exceptions: see `add_missing`."""
+    stored = _find_complete(session, functions, source)
     if stored is not None:
         return stored
     with single_flight(session, functions[0], absent=False) as may_be_stored:
-        stored = find_addition(session, functions, source) if may_be_stored else None
+        stored = _find_complete(session, functions, source) if may_be_stored else None
         if stored is not None:
             return stored
         with _inquire(session, functions) as inquiry:
             if inquiry is not None and inquiry.wait_for_functions(HEDGE_SECONDS):
-                stored = find_addition(session, functions)
+                stored = _find_complete(session, functions)
                 if stored is not None:
                     return stored
             return _build_and_use(
-                session, functions, build, inquiry, fetched=partial(find_addition, session, functions), use=partial(_publish, session)
+                session, functions, build, inquiry, fetched=partial(_find_complete, session, functions), use=partial(_publish, session)
             )
+
+
+def _find_complete(session: Session, functions: tuple[str, ...], source: ModuleSource | None = None) -> Addition | None:
+    """Return the stored functions as `find_addition` does. Once a load has met a missing import, require their imports, too.
+
+    Otherwise a function that lost an import would count as stored forever, and no `build` would provide the import again.
+    """
+    from compcache.hit.plan import Plan
+
+    stored = find_addition(session, functions, source)
+    if stored is not None and Plan.met_missing_import and any(map(session.loader.lacks_import, functions)):
+        return None
+    return stored
 
 
 def _publish(session: Session, built: BuiltModule) -> Addition:
@@ -313,7 +333,7 @@ def _compile_exporting(session: Session, functions: tuple[str, ...], source: Mod
     try:
         built = _retry_with_received(session, partial(build_source, session, source))
     except CompileError as error:
-        raise CompileError(f"build() for {functions[0]!r} returned code that cannot be compiled: {error}") from error
+        raise CompileError(f"the code of {functions[0]!r} cannot be compiled: {error}") from error
     if inquiry is not None:
         inquiry.record_compilation(built.seconds)
     names = [name for name, *_ in built.functions]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.miss.claim import is_building, note_use, uses_of_builds
-from compcache.publish.restore import ensure_held, ensure_stored
+from compcache.publish.restore import ensure_held, ensure_stored, restore_providers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from compcache.hit.target import TypedCallTarget
     from compcache.session import Session
 
-__all__ = ["keep_received", "keep_stored", "load_while_building", "modules_in_use"]
+__all__ = ["keep_received", "keep_stored", "load_while_building"]
 
 
 def load_while_building(
@@ -42,12 +42,21 @@ def load_while_building(
 
 
 def keep_stored(session: Session, names: Iterable[str]) -> None:
-    """Store again the functions in `names` that are only in memory, because a new module imports them. Exception: see `ensure_stored`."""
+    """Store again what is only in memory of the functions and variables in `names`, because a new module imports them.
+
+    Raise `StorageError` if the directory cannot be read.
+    """
     uses = uses_of_builds(session.store.root)
+    modules = session.loader.loaded_modules()
+    lost = set()
     for name in names:
         target = uses.get(name) or session.loader.held(name)
         if target is not None:
             ensure_stored(session.store, session.loader, target)
+        elif modules and not session.loader.holds(name, to_import=True):
+            lost.add(name)  # a variable, or a function that Python has not requested
+    if lost:
+        restore_providers(session.store, modules, lost)
 
 
 def keep_received(session: Session, names: Iterable[str]) -> bool:
@@ -57,8 +66,3 @@ def keep_received(session: Session, names: Iterable[str]) -> bool:
     """
     uses = uses_of_builds(session.store.root)
     return all(name in uses and ensure_held(session.store, uses[name]) for name in names)
-
-
-def modules_in_use(session: Session) -> set[bytes]:
-    """Return the ids of the modules that this thread's builds use. Prunes by this thread must not remove these modules."""
-    return {target._context.module.module_id for target in uses_of_builds(session.store.root).values() if target._context is not None}

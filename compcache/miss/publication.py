@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from compcache.errors import CacheWarning, StorageError
 from compcache.maintain.size_limit import note_additions
-from compcache.miss.held import keep_stored, modules_in_use
+from compcache.miss.claim import modules_of_builds
+from compcache.miss.held import keep_stored
 from compcache.publish.additions import merge
 from compcache.publish.quarantine import warn_not_stored
 from compcache.publish.writer import keep_in_memory, publish_additions
@@ -52,7 +53,7 @@ def publish_built(
         keep_stored(session, imports)
     new_modules = {module_id: module for module_id, module in published if module_id in written}
     if new_modules:
-        note_additions(session.store, list(new_modules.items()), session.max_size, partial(modules_in_use, session))
+        note_additions(session.store, list(new_modules.items()), session.max_size, partial(modules_of_builds, session.store.root))
     remote = session.remote() if not is_derived else None
     if remote is not None and remote.writes:
         for module_id, _ in published:

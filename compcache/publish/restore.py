@@ -14,12 +14,14 @@ from compcache.publish.additions import merge
 from compcache.publish.writer import keep_in_memory, publication_of, publish_modules
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
     from compcache.hit.loader import LoadedModule, Loader
     from compcache.hit.target import TargetContext, TypedCallTarget
     from compcache.publish.writer import Publication
     from compcache.store import Store
 
-__all__ = ["ensure_held", "ensure_stored"]
+__all__ = ["ensure_held", "ensure_stored", "restore_providers"]
 
 
 def ensure_stored(store: Store, loader: Loader, target: TypedCallTarget) -> bool:
@@ -50,6 +52,14 @@ def ensure_stored(store: Store, loader: Loader, target: TypedCallTarget) -> bool
         if publication is not None:
             _store_again(store, publication)
     return True
+
+
+def restore_providers(store: Store, modules: Iterable[LoadedModule], names: Collection[str]) -> None:
+    """Store loaded modules again that the store no longer has and that define functions or variables in `names`."""
+    for module in modules:
+        publication = _read_publication(store, module) if not store.exists(module.module_id) else None
+        if publication is not None and any(name in names for name, *_ in publication.indexed):
+            _store_again(store, publication)
 
 
 def ensure_held(store: Store, target: TypedCallTarget) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -117,3 +118,26 @@ def test_functions_are_loaded_where_no_process_can_be_started(directory: Path, m
     with Cache(directory, tune=True) as cache:
         assert cache.get_target("f")(1) == 2
     assert started
+
+
+@pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="the code is for the baseline of x86-64")
+def test_threads_load_while_processes_are_reaped(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Cache(directory) as cache:
+        for name in "fgh":
+            cache.add_module(ModuleSource(adder(name, 1), cpu="x86-64"))
+    results = []
+
+    def has_ended(_: int) -> bool:
+        """Load another function in another thread."""
+        monkeypatch.setattr("compcache.closures.background.has_ended", lambda _: True)
+        other = threading.Thread(target=lambda: results.append(cache.get_target("h")(3)))
+        other.start()
+        other.join()
+        return True
+
+    monkeypatch.setattr("compcache.closures.background.has_ended", has_ended)
+    monkeypatch.setattr("compcache.closures.background._start_process", lambda *_, **__: os.getpid())
+    with Cache(directory, tune=True) as cache:
+        assert cache.get_target("f")(1) == 2
+        assert cache.get_target("g")(2) == 3
+    assert results == [4]

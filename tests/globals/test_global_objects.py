@@ -84,6 +84,7 @@ def test_an_object_without_a_name_is_refused(cache: Cache) -> None:
         with pytest.raises(GlobalValidationError, match="cannot be found by module and name") as caught:
             cache.add_module(source_of(value, "pointer"))
         assert "PythonObject(module, qualname)" in str(caught.value)
+        assert "a table of numbers must be a buffer, like array.array('d', values)" in str(caught.value)
 
 
 def test_the_identity_of_an_object_is_a_number(cache: Cache) -> None:

@@ -284,5 +284,7 @@ def test_explain_shows_the_edit(cache: Cache) -> None:
 
 
 def test_code_that_llvm_refuses_names_the_function_that_was_asked_for(cache: Cache) -> None:
-    with pytest.raises(CompileError, match=r"^build\(\) for 'kernels\.one-[0-9a-f]{32}' returned code that cannot be compiled: LLVM"):
+    with pytest.raises(CompileError, match=r"^the code of 'kernels\.one-[0-9a-f]{32}' cannot be compiled: LLVM"):
         cache.get_or_compile(Identity("kernels.one", options={"a": 1}), lambda: ModuleSource("define double @x( {"))
+    with pytest.raises(CompileError, match=r"^the code of 'f-[0-9a-f]{32}' cannot be compiled: optimize must be 0, 1, 2 or 3, not 4"):
+        cache.compile(ModuleSource(F, optimize=4))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers import adder, caller, module_file, run_fresh
 
-from compcache import Cache, ModuleSource, NotCachedError
+from compcache import Cache, Identity, ModuleSource, NotCachedError, UndefinedSymbolError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,6 +55,40 @@ def test_an_addition_stores_it_again_as_well(cache: Cache, directory: Path) -> N
     cache.add_module(ModuleSource(caller("g", "f", plus=10)))  # `f` is found, or this is an error
     assert held(0) == 1
     assert run_fresh(directory, G) == 11
+
+
+STATE = "@state = global i64 5\ndefine ptr @state.address() {\n  ret ptr @state\n}\n"
+ADDING = """
+@state = external global i64
+define i64 @NAME(i64 %x) {
+  %old = load i64, ptr @state
+  %new = add i64 %old, %x
+  store i64 %new, ptr @state
+  ret i64 %new
+}
+"""
+
+
+def test_an_addition_stores_a_variable_in_use_again(cache: Cache, directory: Path) -> None:
+    held = [cache.get_or_compile("state.address", lambda: STATE)]
+    held.append(cache.compile(ModuleSource(ADDING.replace("NAME", "first"), imports=["state"])).first)
+    assert held[1](3) == 8
+    clear_elsewhere(directory)
+    assert cache.compile(ModuleSource(ADDING.replace("NAME", "second"), imports=["state"])).second(3) == 11
+    assert run_fresh(directory, "from compcache import Cache\nresult = str(Cache(directory).get_target('state.address').signature)")
+    clear_elsewhere(directory)
+    name = Identity("third")
+    third = cache.get_or_compile(name, lambda: ModuleSource(ADDING.replace("NAME", "third"), imports=["state"]))
+    assert third(1) == 12
+
+
+def test_an_addition_does_not_store_again_what_this_cache_removed(cache: Cache) -> None:
+    held = cache.get_or_compile("state.address", lambda: STATE)
+    cache.remove("state.address", force=True)
+    functions = cache.compile(ModuleSource(ADDING.replace("NAME", "first"), imports=["state"]))
+    with pytest.raises(UndefinedSymbolError, match="'state'"):
+        functions["first"]
+    assert held()
 
 
 def test_what_goes_after_the_build_has_asked_is_stored_again(cache: Cache, directory: Path) -> None:
