@@ -190,10 +190,8 @@ class RemoteStore:
         now = time.monotonic()
         if any(breaker.is_half_open() for breaker in breakers) and (waits or now - self._probed >= _PROBE_PAUSE):
             self._probed = now
-            probe = ask(self.settings, "probe")
-            if waits and probe.wait(_PATIENCE):
-                return bool(probe.answer)
-            probe.close()
+            answer, _ = self._send_question(_PATIENCE if waits else 0.0, "probe")
+            return waits and bool(answer)
         return False
 
     def _send_question(self, seconds: float, *message: Any) -> tuple[Any, str]:
