@@ -115,7 +115,7 @@ def statuses_by_directory(store: Store, since: float = 0.0) -> Iterator[dict[byt
 
 
 def _status_of_directory(store: Store, path: str) -> os.stat_result | None:
-    """Return the status of a directory; None if the directory does not exist, or is unreadable. An unreadable directory is reported."""
+    """Return the status of a directory; None if it does not exist, or is unreadable. See `Directory.present_names` for the exception."""
     try:
         return store.files.stat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -142,7 +142,7 @@ def _module_statuses(store: Store, directory: str, fan: str) -> dict[bytes, os.s
 
 
 def _file_statuses(store: Store, directory: str) -> dict[str, os.stat_result]:
-    """Return the status of every file in a directory by name. A missing directory has no files. An unreadable directory is reported."""
+    """Return the status of every file in a directory by name; none if it is missing or unreadable. Exception: see `present_names`."""
     try:
         return store.files.statuses(directory)
     except (FileNotFoundError, NotADirectoryError) as error:
