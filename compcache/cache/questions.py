@@ -145,7 +145,8 @@ class Questions(Facade):
 
         Args:
             func_name: the function's name, or its `Identity`.
-            module_id: the id of the realization's module, or its first digits. None selects the realization that a load would choose.
+            module_id: the id of the realization's module, or its first digits. None selects the first of `realizations` that this host can
+                use, or else the first.
             whole_module: return the code of the complete module.
 
         Raises:
