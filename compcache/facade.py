@@ -179,6 +179,7 @@ class Cache:
     Raises:
         UntrustedDirectoryError: another user may have written files in the directory.
         TypeError, ValueError: an argument, or the setting that replaces it, is not valid. The message names it.
+        OSError: the path, or a file that an argument names, cannot be used.
 
     If `COMPCACHE_DEBUG` is set, or `logging` is imported before the cache is opened, each hit, miss, compilation, wait and refusal is
     logged to ``compcache`` (level DEBUG). Methods of a closed cache raise `StorageError`.

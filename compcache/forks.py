@@ -135,7 +135,7 @@ def before(acquired: list[Any]) -> None:
 def after_in_parent(ended: list[Any]) -> None:
     """Release the locks of the forks in `ended` in the parent. Each item is a fork's list `acquired`.
 
-    An empty `ended` receives the list of this thread's latest fork.
+    An empty `ended` receives the list of this thread's latest fork. An interrupted call is repeated with the same `ended`, and continues.
     """
     held = _taken.get(get_ident(), [])
     if held and not ended:

@@ -365,6 +365,8 @@ def list_groups(cache: Cache, names: Collection[str] | None = None) -> tuple[Gro
 def list_labels(cache: Cache, part: str) -> set[str]:
     """Return the labels of stored functions, and the names of functions without labels, whose last components are `part`.
 
+    Argument types after `part` are left out of the labels and names.
+
     Args:
         cache: an open cache.
         part: one or more components of a dotted name. ``solve`` and ``linalg.solve`` find ``linalg.solve``, also with types of arguments.
@@ -750,7 +752,9 @@ _PROPERTIES: dict[str, Callable[..., Any]] = {
 
 
 def moved(cache: Cache, name: str) -> Any:
-    """Return a former member of `Cache` that is now a function of this module, until version 1.1. Issue a `DeprecationWarning`.
+    """Return the value of a former property of `Cache`, or a former method, from the function that replaces it.
+
+    Issue a `DeprecationWarning`, because version 1.1 removes these members.
 
     Raises:
         AttributeError: `Cache` never had this member.

@@ -177,7 +177,7 @@ class Store(Directory):
         return [*self._memory_names.get(func_name, ()), *self.find_here(func_name)]
 
     def exists(self, module_id: bytes) -> bool:
-        """Return whether the file of a module exists. Raise `StorageError` if the status of the file cannot be read."""
+        """Return whether the file of a module exists. See `present_names` for the exception; a layer has no modules that it cannot read."""
         try:
             self.status_of(module_id)
         except OSError as error:

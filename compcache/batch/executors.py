@@ -256,7 +256,7 @@ def _future_outcome(future: Future[Outcome], job: PreparedJob) -> Outcome:
 
 
 def _lost_outcome(job: PreparedJob, error: BaseException) -> Outcome:
-    """Return the outcome "lost" of a job, with the exception of its executor."""
+    """Return the outcome "lost" of a job, with the exception that its executor raised."""
     message = f"the executor lost the job: {type(error).__name__}: {error}"
     return Outcome("lost", job.functions, message=message, error=type(error).__name__, output=str(error))
 

@@ -103,7 +103,8 @@ class Cache(_Parts):
     def has(self, func_name: str | Identity) -> bool:
         """Return whether the cache has a realization of this function that this host can use. ``func_name in cache`` does the same.
 
-        This reads the index and at most one record. It does not check whether the cache has the functions that the function imports.
+        This reads the index, and realizations until one is usable. It does not check whether the cache has the functions that the function
+        imports.
 
         Args:
             func_name: the function's name, or its `Identity`.

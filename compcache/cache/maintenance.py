@@ -36,7 +36,7 @@ class Maintenance(Facade):
 
         Raises:
             TypeError: `policy` is not a `PrunePolicy`.
-            StorageError: the cache is read-only and `dry_run` is false, the index cannot be read, or a file could not be removed.
+            StorageError: the cache is read-only without `dry_run`, the index or the pins cannot be read, or a file could not be removed.
         """
         self._require_open()
         from compcache.maintain.prune import prune
@@ -56,7 +56,7 @@ class Maintenance(Facade):
 
         Raises:
             TypeError: `policy` is not a `PrunePolicy`.
-            StorageError: the index cannot be read.
+            StorageError: the index or the pins cannot be read.
         """
         self._require_open()
         from compcache.maintain.prune import propose
@@ -74,7 +74,7 @@ class Maintenance(Facade):
             A report of the modules that were removed.
 
         Raises:
-            StorageError: the cache is read-only, or a file could not be removed.
+            StorageError: the cache is read-only, the pins cannot be read, or a file could not be removed.
         """
         self._require_open()
         from compcache.maintain.prune import carry_out
@@ -166,7 +166,11 @@ class Maintenance(Facade):
         return unpin(self._store, func_name_of(func_name))
 
     def pinned(self) -> tuple[str, ...]:
-        """Return the names of the pinned functions, sorted."""
+        """Return the names of the pinned functions, sorted.
+
+        Raises:
+            StorageError: the pins cannot be read.
+        """
         self._require_open()
         from compcache.maintain.pins import pinned
 
@@ -191,7 +195,7 @@ class Maintenance(Facade):
             NotCachedError: the function is not in the cache, and `derived` is not set.
             FunctionInUseError: one of the conditions that `force` overrides holds. Nothing was removed.
             FormatError: `derived` is set, and the entry of a linked closure is damaged.
-            StorageError: the cache is read-only, or a file could not be removed.
+            StorageError: the cache is read-only, the pins cannot be read, or a file could not be removed.
         """
         self._require_open()
         from compcache.maintain.remove import remove_function, remove_linked

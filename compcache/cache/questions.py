@@ -145,7 +145,8 @@ class Questions(Facade):
 
         Args:
             func_name: the function's name, or its `Identity`.
-            module_id: the id of the realization's module, or its first digits. None selects the realization that a load would choose.
+            module_id: the id of the realization's module, or its first digits. None selects the first of `realizations` that this host can
+                use, or else the first.
             whole_module: return the code of the complete module.
 
         Raises:
@@ -286,7 +287,7 @@ class Questions(Facade):
         """Set the counters that `stats` shows to zero. Times of last use are kept.
 
         Raises:
-            StorageError: the cache is read-only, or another process is merging its statistics.
+            StorageError: the cache is read-only, another process is merging its statistics, or the new counters could not be written.
         """
         self._require_open()
         from compcache.usage.statistics import zero_stats

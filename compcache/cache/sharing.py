@@ -56,7 +56,8 @@ class Sharing(Questions):
             CompileError: a target is not valid.
             NotCachedError: one of the functions is not in the cache, or has no realization for a target.
             FormatError: the notes of a module are damaged.
-            StorageError: the file could not be written.
+            FileNotFoundError, IntegrityError: another process has removed or damaged a module meanwhile.
+            StorageError: a module could not be read, or the file could not be written.
         """
         self._require_open()
         from compcache.bundles.export import export
@@ -147,6 +148,7 @@ class Sharing(Questions):
 
         Raises:
             NotCachedError: a function is not in the cache.
+            FormatError, StorageError: the module of a function is damaged, or cannot be read.
             ValueError: the cache has no writable remote store.
         """
         remote = self._session().remote()

@@ -87,11 +87,11 @@ def literal_prefix(patterns: Sequence[str]) -> str:
 
 
 def resolve_last_part(cache: Cache, name: str) -> str:
-    """Return the function, stored or refused, whose name ends with a dot and `name`.
+    """Return the label or plain name, of stored or refused functions, that ends with a dot and `name`.
 
-    Return `name` itself if it is empty or a full name, or if no function name ends with it.
+    Return `name` itself if it is empty, a full name, a label, or the end of no label or plain name.
 
-    Raise `click.ClickException` if several function names end with `name`.
+    Raise `click.ClickException` if several labels or plain names end with `name`.
     """
     if cache.has(name) or not name:
         return name

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 from compcache.digest import digest, key_suffix, name_key
 from compcache.directory.places import CLOSURES
+from compcache.errors import CompcacheError
 from compcache.hit.closures import HEAD, read_sealed
 from compcache.hit.memory import modules_behind
 from compcache.interrupts import suppress
 from compcache.miss.retarget import loads_native_code
 from compcache.processes.detached import has_ended, start_detached
 from compcache.processes.secret_references import literal
+from compcache.settings import REMOTE_MODE_VARIABLE, REMOTE_VARIABLE
 from compcache.usage.ledger import Uses
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ def start_background_work(session: Session, processes: dict[str, int], target: T
     must_tune = tune and not loads_native_code(session, name)
     must_link = not processes.get(_LINKS) and _should_be_linked(session, target)
     if must_tune or must_link:
-        with suppress(OSError):  # the next process tries again
+        with suppress(CompcacheError, OSError):  # the next process tries again
             processes[_LINKS if must_link else name] = _start_process(session, name, tune=must_tune, link=must_link)
 
 
@@ -92,7 +94,7 @@ def _should_be_linked(session: Session, target: TypedCallTarget) -> bool:
 def _start_process(session: Session, func_name: str, *, tune: bool, link: bool) -> int:
     """Start a background process that tunes or links a function, with the settings of a session. Return its PID.
 
-    Raise `OSError` if the process cannot be started.
+    Raise `OSError` if the process cannot be started. See `Session.remote_mode` for another exception.
     """
     store = session.store
     environment = dict(os.environ)
@@ -100,6 +102,12 @@ def _start_process(session: Session, func_name: str, *, tune: bool, link: bool) 
     environment["COMPCACHE_LAYERS"] = os.pathsep.join([layer.source for layer in store.layers])
     environment["COMPCACHE_TRUSTED_KEYS"] = " ".join(map(str, store.trusted_keys))
     environment["COMPCACHE_PUBLISH_KEY"] = str(store.publish_key or "")
+    environment["COMPCACHE_MIN_LLVM"] = store.min_llvm
+    environment[REMOTE_MODE_VARIABLE] = session.remote_mode() or ""
+    if session.remote_given is not None:
+        environment[REMOTE_VARIABLE] = session.remote_given
+    if session.max_size is not None:
+        environment["COMPCACHE_MAX_SIZE"] = str(session.max_size)
     if store.signing_key:
         environment["COMPCACHE_SIGNING_KEY"] = literal(store.signing_key.decode("utf-8", "surrogateescape"))
     return start_detached(_CHILD, [store.root, func_name, str(int(store.trust)), str(int(tune)), str(int(link))], environment)

@@ -252,7 +252,7 @@ class _Linker:
         return place if place in self._seen else None
 
     def link_parts(self, copies: Mapping[int, Iterable[str]], context: Any) -> Any:
-        """Link the definitions of parts, by their numbers, into one module, and return it.
+        """Link definitions of parts into one module, and return it. `copies` has the symbols of the definitions by part number.
 
         Raise `CompileError` if a symbol is in use, or `LinkError` if LLVM cannot link the parts.
         """
@@ -324,7 +324,7 @@ class _Linker:
         return {value.name: names[value.name] for value in declared}
 
     def finish(self, module: Any, roots: Mapping[str, tuple[int, str]]) -> tuple[Export, ...]:
-        """Make all definitions internal except the exports, and return the exports. `roots` has (part number, symbol) by name.
+        """Make the exports hidden and all other definitions internal. Return the exports. `roots` has (part number, symbol) by name.
 
         LLVM assumes that two declarations have two addresses, unless one is weak. Therefore imports that may have one address become weak.
         """

@@ -206,8 +206,10 @@ class _Linking:
             return _Outcome(None, (), unlinked | dict.fromkeys(requested, reason))
         linked_names = frozenset(linked.names)
         unlinked |= {name: "its code cannot be copied" for name in requested if name not in linked_names}
-        if not all(self._is_found(name, module_id) for name, module_id in linked.bound.items()):
-            return _Outcome(None, (), unlinked)
+        passed_over = next((name for name, module_id in linked.bound.items() if not self._is_found(name, module_id)), None)
+        if passed_over is not None:
+            reason = f"a load does not use the newest code of {passed_over!r}; 'compcache explain' shows the reason"
+            return _Outcome(None, (), unlinked | dict.fromkeys(requested, reason))
         sign = self._unsigned_parts.isdisjoint(linked.parts)
         if not sign and not uses_unsigned(self._store):
             reason = "this cache cannot sign it, because code of others is in it, and others can write to the directory"

@@ -21,7 +21,7 @@ def exported_names(code: str | bytes) -> tuple[str, ...]:
 
 
 def _names_in_bitcode(code: bytes) -> tuple[str, ...] | None:
-    """Return the visible functions that bitcode defines, or None if its symbol table cannot be read."""
+    """Return the visible functions that bitcode defines, or None if only LLVM can determine them."""
     from compcache.formats.bitcode import defined_functions
 
     try:

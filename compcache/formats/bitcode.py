@@ -209,7 +209,10 @@ def _read_scalar(bits: _Bits, encoding: int, data: int) -> int:
 
 
 def _visible_functions(records: list[list[int]], strings: bytes) -> list[tuple[str, int]] | None:
-    """Return the names and linkages of the visible functions, or None if only LLVM can determine them."""
+    """Return the names and linkages of the visible functions that records define, or None if only LLVM can determine them.
+
+    `strings` is the string table, which contains the names.
+    """
     codes = {record[0] for record in records}
     if [_CODE_VERSION, _NAMES_IN_STRTAB] not in records or codes & {_CODE_ALIAS, _CODE_IFUNC}:
         return None  # names are not in the string table, or an alias may name a function

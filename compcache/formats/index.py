@@ -435,7 +435,10 @@ class Index:
         return rows
 
     def _function_values(self, key: bytes) -> Iterator[tuple[Segment, bytes]]:
-        """Yield (segment, value) of the function entries with a key, lazily, the largest segment first."""
+        """Yield (segment, value) of the function entries with a key, lazily, the largest segment first.
+
+        If segments are merged meanwhile, the same entry may be yielded again from the merged segment.
+        """
         waiting = list(self.segments)
         searched = set()
         while waiting:

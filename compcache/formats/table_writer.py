@@ -26,7 +26,7 @@ def table_parts(read: Read, size: int, width: int) -> Iterator[bytes]:
     """Yield the parts of a table.
 
     Args:
-        read: returns `size` bytes of the sorted entries from `offset` on.
+        read: `read(offset, count)` returns bytes of the sorted entries.
         size: the total size of the entries in bytes.
         width: the size of an entry in bytes.
     """

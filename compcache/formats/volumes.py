@@ -239,7 +239,7 @@ class Volumes:
         }
 
     def _query_readable(self, question: Callable[[Volume], _T]) -> list[tuple[Volume, _T]]:
-        """Return (volume, answer) for the current volumes. If the directory or a volume cannot be read, report it and return no answers."""
+        """Return (volume, answer) for the current volumes. Call `tell_unreadable` and return none if one cannot be read."""
         try:
             return self._query(self.current, question)
         except OSError as error:

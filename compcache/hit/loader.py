@@ -499,7 +499,7 @@ class Loader(PlainLoader):
     # ---------------------------------------------------------------- prepare
 
     def _prepare(self, plan: Plan, chosen: dict[str, Choice]) -> bool:
-        """Map images and decode globals. Return False if a chosen realization cannot be used, which the plan then rejects.
+        """Map images, decode globals and run constructors. Return False if a realization cannot be used, which the plan then rejects.
 
         Raise `ReentrantLoadError` if this load interrupts another one, or `IntegrityError` if the records of a module do not fit its image.
         """

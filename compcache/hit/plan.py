@@ -299,7 +299,11 @@ class Plan:
             reraise_interrupt(error)
 
     def _node_for(self, name: str, node: _Node, user: Choice, expected: bytes) -> _Node:
-        """Return the node of an import for a user that expects this type: a node of its own if the type does not fit, or cannot be read."""
+        """Return the node of an import for a user that expects this type.
+
+        The users of each type get a node of their own if the realization of `node` does not fit the type or cannot be compared with it, or
+        if `node` has run out of realizations.
+        """
         use = expected[:_DIGEST]
         if (name, use) in self._apart:
             return self._nodes[self._apart[name, use]]

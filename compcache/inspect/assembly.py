@@ -51,7 +51,7 @@ def function_asm(store: Store, loader: Loader, func_name: str, module_id: str | 
 def _choose_realization(store: Store, loader: Loader, func_name: str, module_id: str | None) -> tuple[str, str]:
     """Return the module_id and the symbol of a realization of a function.
 
-    `module_id` has the first digits of the realization's module_id; None selects the realization that a load would choose.
+    `module_id` has the first digits of the realization's module_id; None selects the first that this host can use, or else the first.
 
     Raise `NotCachedError` if no realization matches, or several realizations match.
     """

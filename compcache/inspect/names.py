@@ -40,7 +40,7 @@ def labelled(store: Store, label: str) -> tuple[str, ...]:
 def labels_ending_in(store: Store, part: str) -> set[str]:
     """Return the labels and plain names of stored functions whose last components are `part`.
 
-    Argument types may follow `part`. Only lists of names are read.
+    Argument types may follow `part` in the names of functions. They are left out of the result. No module is read.
     """
     last_part = last_part_of(part)
     bases = set[str]()
@@ -69,7 +69,7 @@ def _stored_names(store: Store, select: Callable[[str], bool], *prefixes: str) -
 
 
 def names_starting_with(store: Store, prefix: str, limit: int) -> list[str]:
-    """Return at most `limit` func_names of stored functions that begin with a prefix, sorted. Only lists of names are read."""
+    """Return at most `limit` func_names of stored functions that begin with a prefix, sorted. No module is read."""
     names: set[str] = set()
     for layer in (store, *store.layers):
         lists = ModuleLists(layer)

@@ -71,7 +71,7 @@ def prune(
 
     Raises:
         TypeError: `policy` is not a `PrunePolicy`.
-        StorageError: the cache is read-only and `dry_run` is false, the index cannot be read, or a file could not be removed.
+        StorageError: the cache is read-only and `dry_run` is false, the index or the pins cannot be read, or a file could not be removed.
     """
     if not dry_run:
         store.require_writable()
@@ -108,7 +108,7 @@ def propose(
 
     With `fold_statistics`, the statistics files are folded before they are read.
 
-    Raise `TypeError` if `policy` is not a `PrunePolicy`, or `StorageError` if the index cannot be read.
+    Raise `TypeError` if `policy` is not a `PrunePolicy`, or `StorageError` if the index or the pins cannot be read.
     """
     if not isinstance(policy, PrunePolicy):
         raise TypeError(f"prune() requires a compcache.PrunePolicy, like PrunePolicy(max_bytes='5GB'), not {type(policy).__name__}")
@@ -150,7 +150,7 @@ def _read_uses(store: Store, slices: Slices, now: float, *, folds: bool) -> Uses
 def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
     """Carry out a planned prune, and return a report. Modules that were pinned, used or imported since planning are kept.
 
-    Raise `StorageError` if the cache is read-only, or a file could not be removed.
+    Raise `StorageError` if the cache is read-only, the pins cannot be read, or a file could not be removed.
     """
     started = time.perf_counter()
     store.require_writable()

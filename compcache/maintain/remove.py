@@ -45,7 +45,7 @@ def remove_function(store: Store, func_name: str, *, force: bool) -> tuple[str, 
     Raises:
         NotCachedError: no module realizes a function or group of this name.
         FunctionInUseError: other functions need the function or share its module, or it is pinned, and `force` is false.
-        StorageError: the cache is read-only, or a module could not be removed.
+        StorageError: the cache is read-only, the pins cannot be read, or a module could not be removed.
     """
     store.require_writable()
     rows = {module_id: row for module_id, row in Excerpts(store).with_importers(func_name).items() if not row.parts}
@@ -194,9 +194,7 @@ def clear(store: Store) -> int:
     Modules are removed before the index, because an index entry without its module is only a miss, but a module without its index entry
     would be lost. The description of the host stays, because it does not depend on modules.
 
-    Raises:
-        StorageError: the cache is read-only.
-        OSError: a module could not be removed. Other modules may have been removed before.
+    Raise `StorageError` if the cache is read-only, or a module could not be removed. Other modules may have been removed before.
     """
     store.require_writable()
     # The files are listed first. Files that other processes add or merge in the meantime have other names, and stay.

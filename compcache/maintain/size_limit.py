@@ -66,7 +66,7 @@ def note_additions(
 
 
 def _add_and_sweep(store: Store, find_kept: Callable[[], frozenset[bytes]], size: int, limit: int) -> None:
-    """Add `size` bytes to the estimate. If the estimate then exceeds the limit, sweep, unless another process is sweeping.
+    """Add `size` bytes to the estimate. If the estimate then exceeds the limit or is missing, sweep, unless another process is sweeping.
 
     `find_kept` returns the module_ids that a sweep must not remove. If `size` cannot be added, the next addition adds it.
 

@@ -169,7 +169,7 @@ def loads_native_code(session: Session, func_name: str) -> bool:
 def tune(session: Session, func_name: str) -> bool:
     """Compile and store a realization for exactly this host, and return whether that succeeded.
 
-    Nothing is compiled if the realization exists, or if another process is compiling it.
+    Nothing is compiled if the realization exists, or while another process tunes any function for the same processor.
     """
     with wait_lock(session.store, "tune " + (session.store.processor().identity or "host"), timeout=0) as owned:
         return owned is not False and not loads_native_code(session, func_name) and _retarget_function(session, func_name)

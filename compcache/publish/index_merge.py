@@ -220,7 +220,7 @@ def _with_own_stamps(index: Index, segment: Segment, entries: Iterable[bytes]) -
 
 
 def full_level(segments: Iterable[Segment], levels: range = ALL_LEVELS, most: int = FANOUT) -> int | None:
-    """Return the highest of these levels with more than `most` segments, or None. Look-ups are fast up to the default of `most`."""
+    """Return the highest of these levels with more than `most` segments, or None. More segments than the default slow look-ups down."""
     present_levels = [segment.level for segment in segments]
     return max([level for level in {*present_levels} if level in levels and present_levels.count(level) > most], default=None)
 

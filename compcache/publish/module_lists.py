@@ -631,7 +631,7 @@ def _decode_name(data: bytes) -> str:
 
 
 def _encoded_counts(module_list: _List) -> bytes:
-    """Return the encoded counts of a list, or zeros if another version of compcache wrote the list."""
+    """Return the encoded counts of a list, or zeros if another version of compcache wrote the list. Rebuild a damaged list."""
     try:
         summary = module_list.keys().summary
     except FormatError:

@@ -272,8 +272,8 @@ def _check_rows(rows: list[Row]) -> list[Row]:
     for type_ in {*map(type, platforms)} - {Platform}:
         raise ValueError(f"the platform of a module is of type {type_.__name__}, not Platform")
     for title, column in columns.items():
-        if {*map(type, column)} != {tuple}:
-            raise ValueError(f"the {title} of a module are not a list")
+        for type_ in {*map(type, column)} - {tuple}:
+            raise ValueError(f"the {title} of a module are of type {type_.__name__}, not tuple")
     if not (min(times) >= 0 and sum(times) < float("inf")):
         raise ValueError("the compile time of a module is not a finite number of seconds from 0 on")
     if not list(map(len, names)) == list(map(len, offsets)) == list(map(len, signatures)):

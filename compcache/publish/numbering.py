@@ -127,7 +127,7 @@ def _plain_names(group: Group) -> set[str]:
 
 
 def _is_newest(store: Store, group: Group, names: set[str], look_ups: LookUps) -> bool:
-    """Return whether the index has the modules, and they are the newest for all `names`."""
+    """Return whether the modules exist and are the newest for all `names`. The result is True if there are no names."""
     newest = (first_existing(store, look_ups[name] if name in look_ups else store.find_here(name)) for name in names)
     return not names or (all(module_id in group for module_id in newest) and all(map(store.exists, group)))
 

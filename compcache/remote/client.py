@@ -63,7 +63,7 @@ class Inquiry:
     """A look-up in the remote stores.
 
     Attributes:
-        fetched: the names of the fetched functions, or None until there is an answer.
+        fetched: the names of the fetched functions, or None until there is an answer or a failure.
         unanswered: the names of the functions that no store answered for.
     """
 
@@ -190,10 +190,8 @@ class RemoteStore:
         now = time.monotonic()
         if any(breaker.is_half_open() for breaker in breakers) and (waits or now - self._probed >= _PROBE_PAUSE):
             self._probed = now
-            probe = ask(self.settings, "probe")
-            if waits and probe.wait(_PATIENCE):
-                return bool(probe.answer)
-            probe.close()
+            answer, _ = self._send_question(_PATIENCE if waits else 0.0, "probe")
+            return waits and bool(answer)
         return False
 
     def _send_question(self, seconds: float, *message: Any) -> tuple[Any, str]:
@@ -487,8 +485,8 @@ class RemoteStore:
     def _imported_cards(self, manifest: WholeManifest, shelf: str) -> Iterator[Card]:
         """Yield cards of the modules that a module imports, directly or indirectly.
 
-        Left out are unreadable modules, modules for which `IMPORTS_LIMIT` has no space, and modules that some processor of the shelf cannot
-        run. Raise `FormatError` if the records of `manifest` are damaged.
+        Left out are unreadable modules, modules for which `IMPORTS_LIMIT` has no space, and modules for another platform or that some
+        processor of the shelf cannot run. Raise `FormatError` if the records of `manifest` are damaged.
         """
         space, pending = IMPORTS_LIMIT, list(manifest.imports())
         visited = set(pending)

@@ -402,8 +402,8 @@ def _set_linkages(
 ) -> None:
     """Link the support code into a module, and set the linkages of its definitions for an image.
 
-    Definitions that are not exported become hidden. With `hide_others`, they become internal, except for `kept_symbols`, which assembly may
-    use. `values` are the functions and variables of the module.
+    Merged variables become weak, exported definitions external and hidden. Other visible definitions become hidden; with `hide_others`,
+    internal, except for `kept_symbols`, which assembly may use. `values` are the functions and variables of the module.
     """
     if resolution.support:
         support = codegen.parse(resolution.support, context)

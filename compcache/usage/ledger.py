@@ -489,16 +489,16 @@ def _remove_files(store: Store, names: Iterable[str]) -> None:
             store.files.unlink(store.path(STATISTICS, name))
 
 
-def zero_counters(store: Store, now: float) -> bool:
+def zero_counters(store: Store, now: float) -> str:
     """Set all counters, numbers of uses and misses to zero. The times of the last uses are kept, because prunes need them.
 
-    Return False, and change nothing, if another process folds the statistics.
+    Return "", or the reason why nothing was changed.
     """
     from compcache.publish.locks import wait_lock
 
     with wait_lock(store, _LOCK, timeout=5.0) as owned:
         if owned is False:
-            return False
+            return "another process merges them"
         names = _seal_journals(store)
         uses = Uses(store, names, verify=True)
         last_uses = (
@@ -506,8 +506,8 @@ def zero_counters(store: Store, now: float) -> bool:
             for (module_id, key), _, last_use in uses.sorted_uses()
             if module_id != MISSES_ID and key != LOADS_KEY
         )
-        _replace_by_sum(store, uses, names, {(int(now) // HOUR, "zeroed"): now}, last_uses)
-        return True
+        is_written = _replace_by_sum(store, uses, names, {(int(now) // HOUR, "zeroed"): now}, last_uses)
+        return "" if is_written else "the new counters could not be written"
 
 
 def fold_small(files: Files, root: str) -> None:

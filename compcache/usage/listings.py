@@ -183,7 +183,12 @@ def listed_modules(store: Store, prefix: str = "", progress: Progress | None = N
     """Yield the modules whose module_ids begin with `prefix`, in the order of `modules`.
 
     The first rows do not wait until all modules are read. After them, a listing without a prefix reads all modules together.
+
+    Raise `ValueError` if `prefix` contains characters other than hexadecimal digits.
     """
+    if not _HEXADECIMAL.issuperset(prefix):
+        raise ValueError(f"{prefix!r} does not begin a module_id: give hexadecimal digits, as modules() lists them")
+    prefix = prefix.lower()
     excerpts = Excerpts(store, progress)
     for number, (lists, directory) in enumerate(zip(excerpts.lists, (store, *store.layers), strict=True)):
         size = _FIRST

@@ -326,7 +326,10 @@ def _add_importers(lists: ModuleLists, rows: dict[bytes, Row], steps: float = in
 
 
 def statuses_of(store: Store, module_ids: Iterable[bytes]) -> dict[bytes, FileStatus]:
-    """Return the status of each of these modules that exists, by module_id. Unreadable modules are reported and left out."""
+    """Return the status of each of these modules that exists, by module_id. Unreadable modules are left out.
+
+    Raise `StorageError` if a module cannot be read, and `report_unreadable` raises.
+    """
     statuses = {}
     for module_id in module_ids:
         try:

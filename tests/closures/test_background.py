@@ -12,6 +12,7 @@ import pytest
 from helpers import adder, caller, run_fresh
 
 from compcache import Cache, ModuleSource
+from compcache.closures import background
 from compcache.closures.used import link_used
 from compcache.formats.host import platform_name
 from compcache.usage.linked import linked_closures
@@ -141,3 +142,45 @@ def test_threads_load_while_processes_are_reaped(directory: Path, monkeypatch: p
         assert cache.get_target("f")(1) == 2
         assert cache.get_target("g")(2) == 3
     assert results == [4]
+
+#: The process that tunes would remove all other modules with the limit of the environment.
+_TUNE = """\
+import os, time
+os.environ["COMPCACHE_MAX_SIZE"] = "1"
+from compcache import Cache
+from compcache.closures.background import reap_processes
+with Cache(directory, tune=True, max_size=0) as cache:
+    cache.get_target("f")
+    while any(cache._tuners.values()):
+        time.sleep(0.05)
+        reap_processes(cache._tuners)
+    result = sorted(cache), len(cache.realizations("f"))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="the code is for the baseline of x86-64")
+def test_the_process_has_the_size_limit_of_the_cache(directory: Path) -> None:
+    with Cache(directory) as cache:
+        cache.add_modules([ModuleSource(adder("f", 1), cpu="x86-64"), ModuleSource(adder("g", 2))])
+    assert run_fresh(directory, _TUNE) == (["f", "g"], 2)
+
+
+@pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="the code is for the baseline of x86-64")
+def test_the_process_has_the_other_settings_of_the_cache(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(adder("f", 1), cpu="x86-64"))
+    environments: list[dict[str, str]] = []
+
+    def start(_code: str, _arguments: list[str], environment: dict[str, str]) -> int:
+        environments.append(environment)
+        return 0
+
+    monkeypatch.setattr(background, "start_detached", start)
+    monkeypatch.setenv("COMPCACHE_REMOTE", (tmp_path / "other").as_uri())
+    monkeypatch.setenv("COMPCACHE_REMOTE_MODE", "write")
+    store = (tmp_path / "store").as_uri()
+    with Cache(directory, tune=True, min_llvm="9.5", remote=store, remote_mode="read") as cache:
+        assert cache.get_target("f")(1) == 2
+    names = "COMPCACHE_MIN_LLVM", "COMPCACHE_REMOTE", "COMPCACHE_REMOTE_MODE"
+    assert [[environment[name] for name in names] for environment in environments] == [["9.5", store, "read"]]

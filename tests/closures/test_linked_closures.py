@@ -282,6 +282,15 @@ def test_functions_without_code_of_others_are_left_and_it_says_why(chain: Cache)
     assert "not in the cache" in report.left["unknown"]
 
 
+@pytest.mark.filterwarnings("ignore::compcache.ShadowWarning")
+def test_functions_that_pass_over_the_newest_code_are_left_and_it_says_why(chain: Cache, directory: Path) -> None:
+    chain.add_module(ModuleSource(caller("second", "gone"), imports={"gone": "gone"}))  # no load can use it
+    assert load(directory, "first")[0][0][1] == 7
+    report = chain.link(["first"])
+    assert report.linked == ()
+    assert "newest code of 'second'" in report.left["first"]
+
+
 def test_modules_without_kept_code_are_called_where_they_are(cache: Cache, directory: Path) -> None:
     cache.add_modules([
         ModuleSource(adder("third", 3), keep_bitcode=False), ModuleSource(caller("second", "third")),

@@ -23,6 +23,7 @@ from compcache import Cache, CacheWarning, Identity, ModuleSource, NotCachedErro
 from compcache.remote.address import read_settings
 from compcache.remote.breaker import Breaker, Patience
 from compcache.remote.connection import SOCKET, Question, encode
+from compcache.remote.directory import state_directory
 from compcache.remote.helper.reads import describe_error
 
 if TYPE_CHECKING:
@@ -86,6 +87,23 @@ def test_explain_tells_that_the_store_is_left_alone(tmp_path: Path) -> None:
     assert answer is not None
     assert answer.outcome == "skipped"
     assert re.search(r"gets no requests for another \d+ s; consecutive failures: 3", answer.message)
+
+
+@pytest.mark.filterwarnings("ignore::compcache.CacheWarning")
+def test_a_helper_whose_directory_is_not_private_breaks_no_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The breakers are readable, and say that the stores must be probed by the helper, which cannot be reached."""
+    runtime = tmp_path / "run"
+    runtime.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    stores = [(tmp_path / name).as_uri() for name in ("near", "far")]
+    with Cache(tmp_path / "a", remote=stores) as cache:
+        for url in stores:
+            (Path(state_directory(url, os.environ)) / "breaker").write_text("3 1.0 30.0", encoding="ascii")
+        directory = Path(cache.remote.directory())  # type: ignore[union-attr]
+        directory.rmdir()
+        directory.write_bytes(b"")
+        assert cache.explain("f").remote is not None
+        assert cache.has_many(["f"]) == (False,)
 
 
 def test_misses_while_the_store_is_left_alone_load_no_client(store: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers import adder, caller
 
-from compcache import Cache, ModuleSource
+from compcache import Cache, ModuleSource, frontend
 from compcache.digest import name_key
 from compcache.formats.statistics import LOADS_KEY, encode_stats
 from compcache.store import Store
@@ -59,3 +59,14 @@ def test_an_import_uses_the_copy_that_was_used_last(cache: Cache, directory: Pat
     last = {m.module_id: m.last_used for m in modules(Store(str(directory), readonly=True))}
     assert last == {copies[later].hex(): NOW + 50, copies[1 - later].hex(): NOW, top.hex(): NOW + 50}
     assert used_functions(directory) == {"leaf": (2, NOW + 50), "top": (1, NOW + 50)}
+
+
+def test_modules_are_listed_by_the_first_digits_of_their_ids(cache: Cache) -> None:
+    ids = sorted(add(cache, adder("f", number)).hex() for number in range(30))
+    for prefix in ("", ids[0][:1], ids[0][:2], ids[0][:3], ids[0]):
+        expected = [module_id for module_id in ids if module_id.startswith(prefix)]
+        for text in (prefix, prefix.upper()):
+            assert [module.module_id for module in frontend.list_modules(cache, text)] == expected
+    for text in ("x", ids[0][:2] + "x", "a ", ids[0] + "-"):
+        with pytest.raises(ValueError, match="hexadecimal digits"):
+            list(frontend.list_modules(cache, text))

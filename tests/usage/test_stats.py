@@ -309,6 +309,28 @@ def test_zeroing_forgets_the_counters_but_not_when_things_were_used(cache: Cache
     assert cache.stats().hits == 1
 
 
+ZERO_ON_A_FULL_DISK = """
+import resource
+from compcache import Cache, StorageError
+limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+with Cache(directory) as cache:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        cache.zero_stats()
+        result = ""
+    except StorageError as error:
+        result = str(error)
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+"""
+
+
+def test_counters_that_cannot_be_set_to_zero_are_reported(cache: Cache, directory: Path) -> None:
+    add(cache)
+    run_fresh(directory, HIT)
+    assert "could not be written" in run_fresh(directory, ZERO_ON_A_FULL_DISK)
+    assert cache.stats().hits == 1
+
+
 def test_since_counts_only_what_came_later(cache: Cache, directory: Path) -> None:
     add(cache)
     hour = int(time.time()) // 3600

@@ -125,7 +125,7 @@ def _was_read(state: CheckState, module_id: bytes) -> bool:
 
 
 def _read_ranges(state: CheckState, segments: list[Segment], required: Iterator[bytes]) -> Iterator[tuple[set[bytes], set[bytes]]]:
-    """Yield (entries in all segments, entries in `required`) of each range of keys, in order. `required` is sorted.
+    """Yield (entries in the segments, entries in `required`) of each range of keys, in order. `required` is sorted.
 
     A damaged segment is recorded in the index, removed from `segments`, and left out.
     """

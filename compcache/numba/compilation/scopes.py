@@ -289,7 +289,7 @@ def is_compiling() -> bool:
 
 
 def defer(action: Callable[[], None]) -> bool:
-    """Schedule an action to run after the outermost compilation of this thread.
+    """Schedule an action to run after the outermost compilation of this thread, the last action first. See `compile_scope` for failures.
 
     Return whether the action was scheduled. The result is False if this thread is not compiling a function.
     """

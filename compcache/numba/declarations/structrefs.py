@@ -193,8 +193,8 @@ _REFERENCE_ATTRIBUTES = frozenset(("__class__", "__mro_entries__", "__reduce_ex_
 def _is_plain_statement(frame: Any) -> bool:
     """Return whether the class of a class statement, which this frame executes, can be converted when Numba is imported.
 
-    The statement must be at module level, but not in the main program, whose classes are pickled by value. The statement must not name a
-    metaclass, because the metaclass would have to derive from Numba's metaclass.
+    The statement must be at module level, but not in the main program, whose classes are pickled by value. No statement of the module may
+    name a metaclass, because the metaclass would have to derive from Numba's metaclass, and the code does not show which statement runs.
     """
     code = frame.f_code
     if code.co_name != "<module>" or frame.f_globals.get("__name__") in (None, "__main__"):

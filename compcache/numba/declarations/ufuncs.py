@@ -73,7 +73,7 @@ class LazyUfunc(LazyWrapper):
         return numbas_object(self)(*args, **keywords)
 
     def _compcache_make(self) -> Any:
-        """Return Numba's ufunc with the same arguments and the loops that were added."""
+        """Import Numba if necessary, and return its ufunc with the decorator's arguments and the loops that were added."""
         from compcache.numba.takeover.ufuncs import make_ufunc
 
         return make_ufunc(object.__getattribute__(self, "_state"), added_loops(self))

@@ -160,7 +160,10 @@ class FunctionCache(CacheObject):
         self._stored_early[_signature_key(sig)] = self._enabled and self._save(sig, cres)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Store the compile result for a signature, record why it is not cached, or delegate it to the fallback cache."""
+        """Store the compile result for a signature, record why it is not cached, or delegate it to the fallback cache.
+
+        Do nothing if caching is off.
+        """
         if not self._enabled:
             return
         is_stored = False

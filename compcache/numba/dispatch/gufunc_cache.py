@@ -63,7 +63,7 @@ class GufuncCache(CacheObject):
         return self._backend.load_or_record(make_label(identity.name, sig), loading)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Store the wrapper, record why it is not cached, or delegate it to the fallback cache."""
+        """Store the wrapper, record why it is not cached, or delegate it to the fallback cache. Do nothing if caching is off."""
         if self._enabled and (self._has_own_locator or not self._store(sig, data)):
             self._fallback.save_overload(sig, data)
 

@@ -95,7 +95,7 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
     def get_pointer_to_function(self, name: str) -> int:
         """Return the address of a function, or 0 if the library has no function with this name.
 
-        If only the bitcode contains the function, compile it first.
+        If only the bitcode contains the function, compile it first. See `bind_imports` for the exception.
         """
         address = self.address_in_image(name)
         if address:

@@ -69,12 +69,12 @@ def find_thread_functions(names: Iterable[str]) -> dict[int, str]:
 _CALLABLE_THREAD_FUNCTIONS = ("get_num_threads", "get_parallel_chunksize", "get_thread_id")
 
 
-def null_addresses(text: str, functions: Iterable[str]) -> str:
-    """Return LLVM assembly with null in place of all addresses.
+def null_addresses(text: str, names: Iterable[str]) -> str:
+    """Return LLVM assembly with null in place of the addresses in Numba's variables.
 
-    Loads of the variables in `functions` are marked as never null, so that LLVM removes Numba's tests for null.
+    Loads of the variables with these names are marked as never null, so that LLVM removes Numba's tests for null.
     """
-    for name in functions:
+    for name in names:
         text = re.sub(rf'(load ptr, ptr @"?{re.escape(name)}"?, align 8)$', r"\1, !nonnull !{}", text, flags=re.MULTILINE)
     return _INITIALIZER.sub(r"\1 null", text)
 

@@ -128,7 +128,8 @@ def _recorded_content(name: str, registered: list[Implementation], *, declined: 
 def _digest_implementations(name: str, registered: list[Implementation], *, overlooks_members: bool = False) -> str:
     """Return the digest of implementations. See `fingerprint_of_implementations` for `overlooks_members`.
 
-    The errors of the walk are stored and raised again without a walk: `TooLarge` for the whole package, others by name.
+    The functions that are compiled for them are recorded for `functions_compiled_for`. The errors of the walk are stored and raised again
+    without a walk: `TooLarge` for the whole package, others by name.
 
     Raises:
         TooLarge, Unidentifiable: as in `_compute_fingerprint`.

@@ -56,7 +56,7 @@ def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], c
         codegen: Numba's code generator, which knows the platform.
 
     Raises:
-        Unidentifiable: a value that the function reads has no identity by content.
+        Unidentifiable: a value that the function reads, or a type in the signature, has no identity by content.
     """
     content = fingerprint(function)
     components = {

@@ -69,7 +69,7 @@ def helper_address(name: str) -> int:
 
 
 def _address_from_numba(name: str) -> int:
-    """Return the address of one of the imported Numba's C functions, or 0. A function of the threading layer starts Numba's threads.
+    """Return the address of one of the imported Numba's C functions, or 0. Start Numba's threads for a function of the threading layer.
 
     The functions of the memory runtime are read from Numba's own table, because Numba registers them with LLVM only before its first
     compilation, which a hit avoids.
