@@ -16,12 +16,16 @@ from compcache.warning import warn
 if TYPE_CHECKING:
     from compcache.store import Store
 
-__all__ = ["is_shortage", "move_to_quarantine", "quarantine", "reject_file", "warn_not_stored", "warn_once"]
+__all__ = ["UntrustedFileError", "is_shortage", "move_to_quarantine", "quarantine", "reject_file", "warn_not_stored", "warn_once"]
 
 
 def is_shortage(error: OSError) -> bool:
     """Return whether an error is a shortage of descriptors or memory, and not a problem of the file."""
     return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+class UntrustedFileError(IntegrityError):
+    """Raised when a file is intact, but not trusted: it lacks a required signature, or another user may have written it."""
 
 
 def quarantine(store: Store, path: str, reason: str) -> IntegrityError:
@@ -75,7 +79,7 @@ def reject_file(store: Store, path: str, reason: str) -> IntegrityError:
     message = f"{path} is not used: {reason}"
     store.stats.refused(path, reason)
     warn_once(store, path, message)
-    return IntegrityError(message, path=path, reason=reason)
+    return UntrustedFileError(message, path=path, reason=reason)
 
 
 def warn_not_stored(func_name: str, error: Exception) -> None:
