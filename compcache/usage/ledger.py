@@ -234,7 +234,8 @@ class Uses:
     def counters_with_loads(self, seconds_of: SecondsOf, now: float) -> dict[tuple[int, str], float]:
         """Return the counters, with the loads and the seconds that they saved. Hours more than `_HOURLY` before `now` are merged into days.
 
-        `seconds_of` is called for the modules of one directory at a time, in the order of module_ids.
+        `seconds_of` is called for the modules of one directory at a time, in the order of module_ids. A load of a module that was removed
+        since counts with the mean time of all compilations, because nothing has the time of its own.
         """
         oldest = int(now) // HOUR - _HOURLY
         counters: dict[tuple[int, str], float] = {}
@@ -244,12 +245,14 @@ class Uses:
 
         for (hour, name), amount in self.counters.items():
             add(hour if hour >= oldest else hour - hour % 24, name, amount)
+        spent, compiled = [sum(n for (_, name), n in counters.items() if name == each) for each in ("compile_seconds", "compilations")]
+        mean = spent / compiled if compiled else 0.0
         for _, uses in groupby(self.sorted_uses(), key=_first_byte):
             loads = [(module_id, count, int(last_use) // HOUR) for (module_id, key), count, last_use in uses if key == LOADS_KEY]
             seconds = seconds_of([module_id for module_id, *_ in loads]) if loads else {}
             for module_id, count, hour in loads:
                 add(hour, "loads", 1.0 * count)
-                add(hour, "saved_seconds", seconds.get(module_id, 0.0) * count)
+                add(hour, "saved_seconds", seconds.get(module_id, mean) * count)
         return counters
 
 

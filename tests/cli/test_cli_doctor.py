@@ -7,13 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from cli_process import compcache, environment, fill
 from helpers import PACKAGE_ROOT, adder, run_fresh
 
 from compcache import Cache, ModuleSource
+from compcache.cli import main
 from compcache.cli.environment import SETTINGS, misspelt_settings
 
 if TYPE_CHECKING:
@@ -197,3 +198,21 @@ def test_a_checkout_whose_runtime_is_stale_or_missing_is_told_in_one_line(tmp_pa
     for extension in checkout.glob("compcache/hit/_runtime*"):
         extension.unlink()
     assert "cannot be imported" in run("doctor")[1]
+
+
+@pytest.mark.parametrize(
+    ("status", "problem"),
+    [((10**9, 9, 9, 500, 400, 400), "only 36.0 KiB are free"), ((10**9, 10**9, 10**9, 500, 7, 7), "only 7 inodes are free")],
+)
+def test_a_full_file_system_is_a_problem(
+    filled: Path, status: tuple[int, ...], problem: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((4096, 4096, *status, 0, 255)))
+    assert main(["--dir", str(filled), "doctor"]) == 1
+    assert f"error\tspace\t{problem}" in capsys.readouterr().out
+
+
+def test_a_directory_that_cannot_be_read_is_a_problem(filled: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: not (str(path) == str(filled) and mode & os.R_OK))
+    assert main(["--dir", str(filled), "doctor"]) == 1
+    assert f"error\tdirectory\t{filled} (chosen by: --dir) cannot be read by this user" in capsys.readouterr().out

@@ -52,6 +52,8 @@ def test_hits_and_saved_seconds_add_up_over_processes(cache: Cache, directory: P
     assert stats.hit_rate == 1.0
     assert (stats.modules, stats.functions, stats.realizations) == (1, 1, 1)
     assert stats.size == stats.added_size > 0
+    cache.remove("f")
+    assert cache.stats().saved_seconds == pytest.approx(3 * stats.compile_seconds)  # the time was saved, although the module is gone
 
 
 def test_a_target_that_is_in_memory_is_no_hit(cache: Cache) -> None:

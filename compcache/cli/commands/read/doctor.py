@@ -25,6 +25,7 @@ __all__ = ["command"]
 
 OK, NOTE, PROBLEM = "ok", "note", "error"
 _LITTLE_SPACE = 256 << 20  # bytes
+_FEW_FILES = 100
 
 
 class _Result(NamedTuple):
@@ -100,6 +101,10 @@ def _examine_directory(cache: Cache, session: Session) -> Iterator[_Result]:
             yield _Result(PROBLEM, "directory", problem)
             return
         existing = os.path.dirname(existing)
+    if not os.access(existing, os.R_OK | os.X_OK):
+        problem = f"{description} cannot be read by this user: choose another with --dir, or have its owner run 'chmod -R go+rX {existing}'"
+        yield _Result(PROBLEM, "directory", problem)
+        return
     if not os.access(existing, os.W_OK):
         yield _Result(NOTE, "directory", f"{description} is not writable for this user: functions compiled here are not stored")
     elif not cache.exists:
@@ -112,6 +117,9 @@ def _examine_directory(cache: Cache, session: Session) -> Iterator[_Result]:
     free_size = system.f_bavail * system.f_frsize
     if free_size < _LITTLE_SPACE:
         problem = f"only {size_text(free_size)} are free on the file system of {existing}: additions will fail; free some space"
+        yield _Result(PROBLEM, "space", problem)
+    elif system.f_files and system.f_favail < _FEW_FILES:
+        problem = f"only {plural(system.f_favail, 'inode')} are free on the file system of {existing}: additions will fail; remove files"
         yield _Result(PROBLEM, "space", problem)
 
 
