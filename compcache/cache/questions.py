@@ -286,7 +286,7 @@ class Questions(Facade):
         """Set the counters that `stats` shows to zero. Times of last use are kept.
 
         Raises:
-            StorageError: the cache is read-only, or another process is merging its statistics.
+            StorageError: the cache is read-only, its statistics cannot be written, or another process is merging them.
         """
         self._require_open()
         from compcache.usage.statistics import zero_stats

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache import files as file_ops
 from compcache.digest import KEY_SIZE
 from compcache.directory.places import JOURNALS, STATISTICS
-from compcache.errors import FormatError, UntrustedDirectoryError
+from compcache.errors import FormatError, StorageError, UntrustedDirectoryError
 from compcache.formats.journal import HOUR
 from compcache.formats.statistics import (
     LOADS_KEY,
@@ -495,7 +495,7 @@ def _remove_files(store: Store, names: Iterable[str]) -> None:
 def zero_counters(store: Store, now: float) -> bool:
     """Set all counters, numbers of uses and misses to zero. The times of the last uses are kept, because prunes need them.
 
-    Return False, and change nothing, if another process folds the statistics.
+    Return False, and change nothing, if another process folds the statistics. Raise `StorageError` if the new statistics cannot be written.
     """
     from compcache.publish.locks import wait_lock
 
@@ -509,7 +509,9 @@ def zero_counters(store: Store, now: float) -> bool:
             for (module_id, key), _, last_use in uses.sorted_uses()
             if module_id != MISSES_ID and key != LOADS_KEY
         )
-        _replace_by_sum(store, uses, names, {(int(now) // HOUR, "zeroed"): now}, last_uses)
+        if not _replace_by_sum(store, uses, names, {(int(now) // HOUR, "zeroed"): now}, last_uses):
+            advice = "'compcache doctor' shows whether this user can write to the directory, and the free space"
+            raise StorageError(f"cannot write the statistics of the cache {store.root}: {advice}", path=store.directory(STATISTICS))
         return True
 
 

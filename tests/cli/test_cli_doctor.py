@@ -160,6 +160,17 @@ def test_layers_are_looked_at(filled: Path, tmp_path: Path) -> None:
     ]
 
 
+def test_a_layer_below_a_directory_that_cannot_be_searched_is_a_problem(
+    filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Not one that does not exist: its path is right."""
+    (tmp_path / "team").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, _: str(path) != str(tmp_path / "team"))
+    monkeypatch.setenv("COMPCACHE_LAYERS", str(tmp_path / "team" / "layer"))
+    assert main(["--dir", str(filled), "doctor"]) == 1
+    assert f"layer is not used, because this user cannot search {tmp_path / 'team'}: " in capsys.readouterr().out
+
+
 def test_who_else_can_write_is_a_problem(filled: Path) -> None:
     filled.chmod(0o777)
     assert "can be written by other users" in errors(filled)["directory"]

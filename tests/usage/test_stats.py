@@ -13,7 +13,7 @@ import pytest
 from helpers import PACKAGE_ROOT, adder, module_file, run_fresh, snapshot
 from mock_directory import DyingFiles, FaultyFiles, KilledError, Operation
 
-from compcache import Cache, ModuleSource, NotCachedError, PrunePolicy
+from compcache import Cache, ModuleSource, NotCachedError, PrunePolicy, StorageError
 from compcache.errors import FormatError
 from compcache.files import Files, Tree
 from compcache.formats.sorted_keys import SortedKeys
@@ -295,6 +295,21 @@ def test_the_environment_switches_counting_off(cache: Cache, directory: Path) ->
     add(cache)
     run_fresh(directory, HIT, COMPCACHE_STATS="0")
     assert cache.stats().hits == 0
+
+
+def test_zeroing_that_cannot_be_written_is_an_error(cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(cache)
+    run_fresh(directory, HIT)
+    before = cache.stats()
+
+    def fail(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("compcache.usage.ledger.publish", fail)
+        with pytest.raises(StorageError, match="cannot write the statistics"):
+            cache.zero_stats()
+    assert cache.stats().hits == before.hits == 1
 
 
 def test_zeroing_forgets_the_counters_but_not_when_things_were_used(cache: Cache, directory: Path) -> None:

@@ -14,6 +14,7 @@ from compcache.cli.output import Column, fullness_text, plural, print_rows, size
 from compcache.cli.session import Session, pass_session
 from compcache.errors import CompcacheError
 from compcache.hit.target import load_runtime
+from compcache.publish.verify import closed_parent
 from compcache.settings import CONFIGURATION_VARIABLE, configuration, configuration_files, from_environment, setting
 
 if TYPE_CHECKING:
@@ -144,7 +145,11 @@ def _examine_layers(cache: Cache, _: Session) -> Iterator[_Result]:
     from compcache.cache import Cache as Opened
 
     for layer in cache.layers:
-        if not os.path.exists(layer):
+        closed = closed_parent(layer)
+        if closed:
+            problem = f"{layer} is not used, because this user cannot search {closed}: its owner gives others access with 'chmod go+x'"
+            yield _Result(PROBLEM, "layer", problem)
+        elif not os.path.exists(layer):
             yield _Result(PROBLEM, "layer", f"{layer} does not exist and is not used: correct the path, or leave the layer out")
         elif os.path.isdir(layer):
             with Opened(layer, readonly=True, layers=()) as opened:
