@@ -448,14 +448,11 @@ class RemoteStore:
         """
         card, data, manifest = self._read_module("", module_id)
         header = manifest.header
-        names = []
-        is_plain = False
-        for name, _, requirement in manifest.indexed():
-            if label_of(name) is not None:
-                names.append((name, requirement))
-            elif always and not self._is_former(name, module_id, shelf_of(requirement)):
-                names.append((name, requirement))
-                is_plain = True
+        names = [(name, requirement) for name, _, requirement in manifest.indexed() if always or label_of(name) is not None]
+        names = [
+            (name, needs) for name, needs in names if label_of(name) is not None or not self._is_former(name, module_id, shelf_of(needs))
+        ]
+        is_plain = any(label_of(name) is None for name, _ in names)
         if not names:
             return None
         platform_part = _platform_part(manifest)

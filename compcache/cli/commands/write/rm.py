@@ -9,6 +9,7 @@ from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.names import groups_among, resolve_all
 from compcache.cli.output import confirm_removal, plural, print_text, printable
 from compcache.cli.session import Session, pass_session
+from compcache.frontend import remove_functions
 
 __all__ = ["command"]
 
@@ -29,8 +30,6 @@ def command(session: Session, names: tuple[str, ...], force: bool, derived: bool
     functions, too. Programs that have loaded a function keep the code; in other programs, the function is a miss. The command asks
     before it removes the matches of a glob or label. Without a terminal, -y is required. Exit status 1 if a function was kept.
     """
-    from compcache.maintain.remove import remove_functions
-
     with session.open_to_read() as cache:
         groups = groups_among(cache, names)
         functions = [name for name in names if name not in groups]
@@ -38,7 +37,7 @@ def command(session: Session, names: tuple[str, ...], force: bool, derived: bool
     if not yes and not dry_run and not derived and any(name not in chosen for name in names):
         confirm_removal(f"{plural(len(chosen), 'function')} from {printable(str(session.directory))}")
     with session.open_to_read() if dry_run else session.open_existing() as cache:
-        removed, remaining = remove_functions(cache._store, chosen, force=force, derived=derived, dry_run=dry_run)
+        removed, remaining = remove_functions(cache, chosen, force=force, derived=derived, dry_run=dry_run)
     for message in remaining.values():
         click.echo(printable(message), err=True)
     _print_removed([name for name in chosen if name in removed], removed, dry_run=dry_run, as_json=as_json)
