@@ -32,8 +32,8 @@ __all__ = [
     "add_missing", "add_realizations", "address_of", "allows_pickle", "check_settings", "check_sources", "compact_index",
     "count_compilation", "count_miss", "find", "find_stored", "forget_uncached", "get_entry", "has_settled", "is_checking", "is_on",
     "list_costs", "list_entries", "list_functions", "list_groups", "list_labels", "list_modules", "list_names", "list_uncached",
-    "note_uncached", "passes_vectors", "provider_of", "put_entry", "quote_name", "remove_entry", "settings_of", "symbol_counts",
-    "targets_of", "temporary_directory", "unquote_name", "write_entries",
+    "note_uncached", "passes_vectors", "provider_of", "put_entry", "quote_name", "remove_entry", "remove_functions", "settings_of",
+    "symbol_counts", "targets_of", "temporary_directory", "unquote_name", "write_entries",
 ]  # fmt: skip
 
 
@@ -768,3 +768,28 @@ def moved(cache: Cache, name: str) -> Any:
     message = f"Cache.{name} will be removed in version 1.1: use compcache.frontend.{new.__name__}(cache, ...) instead"
     warnings.warn(message, DeprecationWarning, stacklevel=3)
     return new(cache) if name in _PROPERTIES else functools.partial(new, cache)
+
+
+def remove_functions(
+    cache: Cache, names: Iterable[str], *, force: bool = False, derived: bool = False, dry_run: bool = False
+) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
+    """Remove functions and groups, importers before the functions that they import.
+
+    Args:
+        cache: an open cache.
+        names: the names of functions or groups.
+        force: see `Cache.remove`.
+        derived: see `Cache.remove`.
+        dry_run: remove nothing, and return what would be returned otherwise.
+
+    Returns:
+        The ids of the removed modules by name, and the reason for each function or group that was kept.
+
+    Raises:
+        FormatError: see `Cache.remove`.
+        StorageError: see `Cache.remove`.
+    """
+    cache._require_open()
+    from compcache.maintain import remove
+
+    return remove.remove_functions(cache._store, names, force=force, derived=derived, dry_run=dry_run)

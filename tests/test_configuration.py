@@ -311,6 +311,9 @@ def test_a_project_sets_limits_of_caches_inside_it_and_nothing_else(home: dict[s
     assert run_fresh(project / "build" / "cache", LIMIT, **home) == 3 << 20
     assert run_fresh(tmp_path / "users", LIMIT, **home) == 5 << 30
     assert run_fresh(project / "cache", LIMIT, **home, COMPCACHE_MAX_SIZE="4M") == 4 << 20
+    shown = compcache("--dir", project / "cache", "config", **home).out
+    assert f"COMPCACHE_MAX_SIZE\t3M\t{project}/pyproject.toml: [tool.compcache]\t" in shown
+    assert "COMPCACHE_LOCK_TIMEOUT\t60\tdefault\t" in shown
     write('[tool.compcache]\ntrusted_keys = "x"\n', project / "pyproject.toml")
     assert "a project may set only lock_timeout and max_size" in run_fresh(project / "cache", LIMIT, **home)
     write('[tool.compcache]\nmax_size = "many"\n', project / "pyproject.toml")

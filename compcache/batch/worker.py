@@ -63,7 +63,7 @@ class Answer(NamedTuple):
 def main(descriptor: int, token: bytes) -> NoReturn:
     """Run jobs for the parent at the other end of a socket until the parent closes it. Then end this process.
 
-    The status is 0, 1 after a damaged message, or the number that a job passes to `sys.exit`, 1 if it passes another object.
+    The status is 0, 1 after a damaged message, or what `sys.exit` of a job gives in Python: a number, 0 for None, else 1.
     """
     global is_worker  # noqa: PLW0603 - a property of the process
     is_worker = True
@@ -81,7 +81,7 @@ def main(descriptor: int, token: bytes) -> NoReturn:
         sys.stderr.write(f"{error}\n")
         status = 1
     except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 1
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
     _flush_streams()
     os._exit(status)  # an orderly shutdown of LLVM takes as long as a small job; all results are on disk
 

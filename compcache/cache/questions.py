@@ -287,7 +287,7 @@ class Questions(Facade):
         """Set the counters that `stats` shows to zero. Times of last use are kept.
 
         Raises:
-            StorageError: the cache is read-only, another process is merging its statistics, or the new counters could not be written.
+            StorageError: the cache is read-only, its statistics cannot be written, or another process is merging them.
         """
         self._require_open()
         from compcache.usage.statistics import zero_stats

@@ -138,13 +138,14 @@ def make_unit(
         OSError: the file cannot be read.
     """
     path = _path_or_empty(source)
+    _encode(path, "the path of the source")
     if path.startswith(("-", "@")):
         path = f"./{path}"  # compilers would read the path as an option, or as the name of a file of options
     if path:
         with open(os.path.join(directory or "", path), "rb") as file:
             code = file.read()
     elif isinstance(source, str):
-        code = source.encode()
+        code = _encode(source, "the source")
     else:
         raise CompileError(f"the source must be source code or the path of a file, not {type(source).__name__}")
     unit_language = language or language_of(path) or ("c" if not path else None)
@@ -172,12 +173,21 @@ def _checked_flags(flags: Iterable[str] | None, language: str) -> tuple[str, ...
     for flag in words:
         if not isinstance(flag, str) or "\0" in flag:
             raise CompileError(f"the flags of a compiler must be strings without NUL characters, not {flag!r}")
+        _encode(flag, "a flag")
     pieces = [piece for word in words for piece in (word.split(",") if word.startswith("-Wp,") else (word,))]
     output_flag = next((flag for flag in pieces if flag in _OTHER_OUTPUT or (language == "rust" and flag.startswith("--emit"))), None)
     if output_flag is not None:
         output = _OTHER_OUTPUT.get(output_flag, "another output")
         raise CompileError(f"the flag {output_flag} makes the compiler write {output} instead of code: remove the flag")
     return words
+
+
+def _encode(text: str, subject: str) -> bytes:
+    """Return text as compilers get it. Raise `CompileError` if it has a surrogate that does not stand for a byte."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise CompileError(f"{subject} contains the surrogate {text[error.start]!r}, which compilers cannot read: remove it") from error
 
 
 def _path_or_empty(source: object) -> str:

@@ -10,6 +10,7 @@ _REASONS = {
     "IncompatibleTargetError": "cpu",
     "KnownFaultError": "maker",
     "IntegrityError": "damaged",
+    "UntrustedFileError": "untrusted",
     "FormatError": "damaged",
     "UndefinedSymbolError": "dependency",
     "GlobalValidationError": "global",
@@ -21,7 +22,7 @@ _REASONS = {
 
 
 def miss_reason(error: BaseException) -> str:
-    """Return the reason for an error of a load: absent, cpu, maker, damaged, dependency, global, signature, link, storage or other."""
+    """Return the reason for an error of a load, one of the values of `_REASONS`, "absent" or "other"."""
     name = type(error).__name__
     if name == "NotCachedError":
         return miss_reason(error.__cause__) if error.__cause__ is not None else "absent"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.directory.places import MODULES, PLACES
 from compcache.errors import FunctionInUseError, NotCachedError
@@ -32,11 +32,55 @@ if TYPE_CHECKING:
     from compcache.publish.module_rows import Row
     from compcache.store import Store
 
-__all__ = ["clear", "remove_function", "remove_linked", "remove_module", "remove_modules"]
+__all__ = ["clear", "remove_function", "remove_functions", "remove_linked", "remove_module", "remove_modules"]
 
 #: The maximum number of modules in an index that is rewritten after each removal.
 _SHORT = 4096
 _MOST_NAMED = 5
+
+
+class _Removal(NamedTuple):
+    """What the removal of a function or group removes: modules with their functions, the pins of `names`, entries by kind and name."""
+
+    module_ids: list[bytes]
+    names: set[str]
+    entries: set[tuple[str, str]]
+    func_names: set[str]
+
+
+def remove_functions(
+    store: Store, names: Iterable[str], *, force: bool = False, derived: bool = False, dry_run: bool = False
+) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
+    """Remove functions and groups, importers before the functions that they import, or only plan this. See `Cache.remove` for the options.
+
+    Return the ids of the removed modules by name, and the reason for each function or group that was kept. With `derived` these are linked
+    closures, and names without one are in neither. Raise the other errors of `Cache.remove`.
+    """
+    if not dry_run:
+        store.require_writable()
+    gone: set[bytes] | None = set() if dry_run else None
+    if derived:
+        linked = {name: _hexadecimal(_remove_linked(store, name, gone)) for name in names}
+        return {name: module_ids for name, module_ids in linked.items() if module_ids}, {}
+    removed: dict[str, tuple[str, ...]] = {}
+    taken: set[str] = set()
+    reasons = dict.fromkeys(names, "")
+    progress = True
+    while progress:
+        progress = False
+        for name in list(reasons):
+            try:
+                plan = _plan_removal(store, name, force, gone or ())
+                removed[name] = _hexadecimal(_carry_out(store, plan, gone))
+                taken.update(plan.func_names)
+            except (FunctionInUseError, NotCachedError) as error:
+                if name not in taken:
+                    reasons[name] = str(error)
+                    continue
+                removed[name] = ()  # removed with another function's module
+            del reasons[name]
+            progress = True
+    return removed, reasons
 
 
 def remove_function(store: Store, func_name: str, *, force: bool) -> tuple[str, ...]:
@@ -48,25 +92,44 @@ def remove_function(store: Store, func_name: str, *, force: bool) -> tuple[str, 
         StorageError: the cache is read-only, the pins cannot be read, or a module could not be removed.
     """
     store.require_writable()
-    rows = {module_id: row for module_id, row in Excerpts(store).with_importers(func_name).items() if not row.parts}
+    return _hexadecimal(_carry_out(store, _plan_removal(store, func_name, force, ()), None))
+
+
+def _plan_removal(store: Store, func_name: str, force: bool, gone: Container[bytes]) -> _Removal:
+    """Return what the removal of a function or group removes after the modules in `gone`. Raise the errors of `remove_function`."""
+    excerpts = Excerpts(store)
+    rows = {key: row for key, row in excerpts.with_importers(func_name).items() if not row.parts and key not in gone}
     holders = {module_id: row for module_id, row in rows.items() if func_name in row.names}
     names = {func_name}
     if not holders:
         holders = {module_id: row for module_id, row in rows.items() if func_name in _group_names(row)}
         names = {name for row in holders.values() for name in row.names}
     if not holders:
-        raise NotCachedError(
-            f"cannot remove function {func_name!r}: it is not in the cache {store.root}", func_name=func_name, cache_dir=store.root
-        )
+        places = excerpts.of_name(func_name)[1:]
+        layers = [layer.root for layer, (_, found, _) in places for row in found.values() if func_name in (*row.names, *_group_names(row))]
+        place = f"only in the layer {layers[0]}, which this cache does not change" if layers else f"not in the cache {store.root}"
+        raise NotCachedError(f"cannot remove function {func_name!r}: it is {place}", func_name=func_name, cache_dir=store.root)
     if not force:
         _require_unused(store, func_name, names, holders, rows)
     owners = _owner_names(func_name, rows)
-    parts = _part_modules(store, owners, holders, rows, force=force)
-    removed = remove_modules(store, [*sorted(holders), *parts])
-    _remove_entries(store, {(kind, name) for row in rows.values() if row.is_pack for kind, name, *_ in row.entries if name in owners})
-    for name in sorted(names.intersection(pinned(store))):
-        unpin(store, name)
-    return tuple([module_id.hex() for module_id in removed])
+    module_ids = [*sorted(holders), *_part_modules(store, owners, holders, rows, force=force)]
+    entries = {(kind, name) for row in rows.values() if row.is_pack for kind, name, *_ in row.entries if name in owners}
+    return _Removal(module_ids, names, entries, {name for module_id in module_ids for name in rows[module_id].names})
+
+
+def _carry_out(store: Store, plan: _Removal, gone: set[bytes] | None) -> list[bytes]:
+    """Carry out a removal. Return the ids of the removed modules. See `remove_modules` for `gone` and the errors."""
+    removed = remove_modules(store, plan.module_ids, gone)
+    if gone is None:
+        _remove_entries(store, plan.entries)
+        for name in sorted(plan.names.intersection(pinned(store))):
+            unpin(store, name)
+    return removed
+
+
+def _hexadecimal(module_ids: Iterable[bytes]) -> tuple[str, ...]:
+    """Return module_ids as text."""
+    return tuple([module_id.hex() for module_id in module_ids])
 
 
 def _group_names(row: Row) -> list[str]:
@@ -112,14 +175,20 @@ def remove_module(store: Store, module_id: str) -> bool:
     return bool(remove_modules(store, [parse_module_id(module_id)]))
 
 
-def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
+def remove_modules(store: Store, module_ids: list[bytes], gone: set[bytes] | None = None) -> list[bytes]:
     """Remove modules, their index entries, and the linked closures derived from them. Return the ids of the removed modules.
+
+    With `gone` nothing is removed. The modules in `gone` count as removed, and those that would be removed are added to it.
 
     Raise `StorageError` if a module could not be removed. Other modules may have been removed before.
     """
     removed: list[bytes] = []
     try:
         chosen = [*module_ids, *_derived_closures(store, set(module_ids))]
+        if gone is not None:
+            planned = [module_id for module_id in chosen if module_id not in gone]
+            gone.update(planned)
+            return planned
         removed.extend(module_id for module_id in chosen if remove_file(store, module_id))  # item by item: an error keeps earlier items
     finally:
         if removed and _has_short_index(store):
@@ -135,13 +204,18 @@ def remove_linked(store: Store, func_name: str | None) -> tuple[str, ...]:
     Raise `StorageError` if the cache is read-only or a closure could not be removed, or `FormatError` if a closure's entry is damaged.
     """
     store.require_writable()
+    return _hexadecimal(_remove_linked(store, func_name, None))
+
+
+def _remove_linked(store: Store, func_name: str | None, gone: set[bytes] | None) -> list[bytes]:
+    """Remove linked closures, or only plan it. See `remove_linked` and, for `gone`, `remove_modules`."""
     closures = linked_closures(store)
     if func_name is None:
         linked = set(closures)
     else:
         linked = {module_id for module_id, entry in closures.items() if decode_closure(entry.data).label == func_name}
         linked |= closures.keys() & {module_id for module_id, _ in store.find_here(func_name, linked=True)}
-    return tuple([module_id.hex() for module_id in remove_modules(store, sorted(linked))])
+    return remove_modules(store, sorted(linked), gone)
 
 
 def _derived_closures(store: Store, removed: set[bytes]) -> list[bytes]:

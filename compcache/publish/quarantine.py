@@ -16,7 +16,7 @@ from compcache.warning import warn
 if TYPE_CHECKING:
     from compcache.store import Store
 
-__all__ = ["is_shortage", "move_to_quarantine", "quarantine", "reject_file", "warn_not_stored", "warn_once"]
+__all__ = ["UntrustedFileError", "is_shortage", "move_to_quarantine", "quarantine", "reject_file", "warn_not_stored", "warn_once"]
 
 
 def is_shortage(error: OSError) -> bool:
@@ -26,6 +26,10 @@ def is_shortage(error: OSError) -> bool:
     another host has removed the file.
     """
     return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ETIMEDOUT)
+
+
+class UntrustedFileError(IntegrityError):
+    """Raised when a file is intact, but not trusted: it lacks a required signature, or another user may have written it."""
 
 
 def quarantine(store: Store, path: str, reason: str) -> IntegrityError:
@@ -79,7 +83,7 @@ def reject_file(store: Store, path: str, reason: str) -> IntegrityError:
     message = f"{path} is not used: {reason}"
     store.stats.refused(path, reason)
     warn_once(store, path, message)
-    return IntegrityError(message, path=path, reason=reason)
+    return UntrustedFileError(message, path=path, reason=reason)
 
 
 def warn_not_stored(func_name: str, error: Exception) -> None:

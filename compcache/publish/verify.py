@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from compcache.store import Store
 
 __all__ = [
-    "condemn", "condemn_unreadable", "has_own_signature", "record_verified", "recover_index", "untrusted_directory_error", "uses_unsigned",
-    "verify_module", "warn_about_layer",
+    "closed_parent", "condemn", "condemn_unreadable", "has_own_signature", "record_verified", "recover_index", "untrusted_directory_error",
+    "uses_unsigned", "verify_module", "warn_about_layer",
 ]  # fmt: skip
 
 _CHUNK = 1 << 20
@@ -223,8 +223,15 @@ def untrusted_directory_error(root: str, status: os.stat_result, link: os.stat_r
 
 def warn_about_layer(store: Store, source: str, problem: str) -> None:
     """Issue a warning, once, that a layer cannot be read. The warning contains the command that gives others access."""
-    message = f"the layer {source} is used only in part: {problem} (its owner gives others access with 'chmod -R go+rX {source}')"
-    warn_once(store, source, message)
+    closed = closed_parent(source)
+    command = f"chmod go+x {closed}" if closed else f"chmod -R go+rX {source}"
+    warn_once(store, source, f"the layer {source} is used only in part: {problem} (its owner gives others access with '{command}')")
+
+
+def closed_parent(path: str) -> str:
+    """Return the first parent directory of an absolute path that this user cannot search, or "" if there is none."""
+    parents = [path[:end] for end, character in enumerate(path) if character == os.sep and end]
+    return next((parent for parent in parents if os.path.isdir(parent) and not os.access(parent, os.X_OK)), "")
 
 
 def recover_index(store: Store) -> None:

@@ -439,13 +439,18 @@ class RemoteStore:
     def _make_upload(self, module_id: bytes, *, always: bool) -> Upload | None:
         """Return the upload of a stored module, or None if the module has no function to upload.
 
-        Plain names are uploaded only with `always`, which also uploads modules whose compilation was short.
+        Plain names are uploaded only with `always`, which also uploads modules whose compilation was short. Their newest code replaces the
+        cards of older code.
 
         Raise `CompcacheError` or `OSError` if the module cannot be read.
         """
         card, data, manifest = self._read_module("", module_id)
         header = manifest.header
         names = [(name, requirement) for name, _, requirement in manifest.indexed() if always or label_of(name) is not None]
+        names = [
+            (name, needs) for name, needs in names if label_of(name) is not None or not self._is_former(name, module_id, shelf_of(needs))
+        ]
+        is_plain = any(label_of(name) is None for name, _ in names)
         if not names:
             return None
         platform_part = _platform_part(manifest)
@@ -466,8 +471,21 @@ class RemoteStore:
             cards,
             card.seconds,
             always or is_pack(header.image_kind),
-            is_rejected or is_pack(header.image_kind),
+            is_rejected or is_plain or is_pack(header.image_kind),
         )
+
+    def _is_former(self, name: str, module_id: bytes, shelf: str) -> bool:
+        """Return whether newer code of a plain name, for the same shelf, is stored here.
+
+        Raise `CompcacheError` or `OSError` if a newer module cannot be read.
+        """
+        for newer_id, _ in self._store.find(name):
+            if newer_id == module_id:
+                break
+            _, _, newer = self._read_module(name, newer_id)
+            if any(other == name and shelf_of(requirement) == shelf for other, _, requirement in newer.indexed()):
+                return True
+        return False
 
     def _read_module(self, name: str, module_id: bytes) -> _StoredModule:
         """Read a module, and make a card for its function `name` ("": for no function).

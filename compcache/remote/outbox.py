@@ -37,7 +37,8 @@ class Upload(NamedTuple):
         cards: the keys and bytes of the cards.
         seconds: the time that compiling took.
         always: upload the module even if that saves less time than fetching it costs.
-        replaces: replace the cards of the same shelf: the uploading process has rejected their module, or the module is a pack of data.
+        replaces: replace the cards of the same shelf: the uploading process has rejected their module, it has the newest code of a plain
+            name, or the module is a pack of data.
     """
 
     key: str

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache import files as file_ops
 from compcache.digest import KEY_SIZE
 from compcache.directory.places import JOURNALS, STATISTICS
-from compcache.errors import FormatError, UntrustedDirectoryError
+from compcache.errors import FormatError, StorageError, UntrustedDirectoryError
 from compcache.formats.journal import HOUR
 from compcache.formats.statistics import (
     LOADS_KEY,
@@ -234,7 +234,8 @@ class Uses:
     def counters_with_loads(self, seconds_of: SecondsOf, now: float) -> dict[tuple[int, str], float]:
         """Return the counters, with the loads and the seconds that they saved. Hours more than `_HOURLY` before `now` are merged into days.
 
-        `seconds_of` is called for the modules of one directory at a time, in the order of module_ids.
+        `seconds_of` is called for the modules of one directory at a time, in the order of module_ids. A load of a module that was removed
+        since counts with the mean time of all compilations, because nothing has the time of its own.
         """
         oldest = int(now) // HOUR - _HOURLY
         counters: dict[tuple[int, str], float] = {}
@@ -244,12 +245,14 @@ class Uses:
 
         for (hour, name), amount in self.counters.items():
             add(hour if hour >= oldest else hour - hour % 24, name, amount)
+        spent, compiled = [sum(n for (_, name), n in counters.items() if name == each) for each in ("compile_seconds", "compilations")]
+        mean = spent / compiled if compiled else 0.0
         for _, uses in groupby(self.sorted_uses(), key=_first_byte):
             loads = [(module_id, count, int(last_use) // HOUR) for (module_id, key), count, last_use in uses if key == LOADS_KEY]
             seconds = seconds_of([module_id for module_id, *_ in loads]) if loads else {}
             for module_id, count, hour in loads:
                 add(hour, "loads", 1.0 * count)
-                add(hour, "saved_seconds", seconds.get(module_id, 0.0) * count)
+                add(hour, "saved_seconds", seconds.get(module_id, mean) * count)
         return counters
 
 
@@ -489,16 +492,16 @@ def _remove_files(store: Store, names: Iterable[str]) -> None:
             store.files.unlink(store.path(STATISTICS, name))
 
 
-def zero_counters(store: Store, now: float) -> str:
+def zero_counters(store: Store, now: float) -> bool:
     """Set all counters, numbers of uses and misses to zero. The times of the last uses are kept, because prunes need them.
 
-    Return "", or the reason why nothing was changed.
+    Return False, and change nothing, if another process folds the statistics. Raise `StorageError` if the new statistics cannot be written.
     """
     from compcache.publish.locks import wait_lock
 
     with wait_lock(store, _LOCK, timeout=5.0) as owned:
         if owned is False:
-            return "another process merges them"
+            return False
         names = _seal_journals(store)
         uses = Uses(store, names, verify=True)
         last_uses = (
@@ -506,8 +509,10 @@ def zero_counters(store: Store, now: float) -> str:
             for (module_id, key), _, last_use in uses.sorted_uses()
             if module_id != MISSES_ID and key != LOADS_KEY
         )
-        is_written = _replace_by_sum(store, uses, names, {(int(now) // HOUR, "zeroed"): now}, last_uses)
-        return "" if is_written else "the new counters could not be written"
+        if not _replace_by_sum(store, uses, names, {(int(now) // HOUR, "zeroed"): now}, last_uses):
+            advice = "'compcache doctor' shows whether this user can write to the directory, and the free space"
+            raise StorageError(f"cannot write the statistics of the cache {store.root}: {advice}", path=store.directory(STATISTICS))
+        return True
 
 
 def fold_small(files: Files, root: str) -> None:

@@ -157,7 +157,6 @@ def _period_of_hour(hour: int, counters: Mapping[str, float]) -> StatsPeriod:
 def zero_stats(store: Store) -> None:
     """Set all counters to zero. Raise `StorageError` if the cache is read-only, or the counters could not be set."""
     store.require_writable()
-    reason = zero_counters(store, time.time())
-    if reason:
-        message = f"the statistics of {store.root} were not set to zero, because {reason}: try again"
+    if not zero_counters(store, time.time()):
+        message = f"the statistics of {store.root} were not set to zero, because another process merges them: try again"
         raise StorageError(message, path=store.directory(STATISTICS))

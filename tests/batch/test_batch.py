@@ -69,6 +69,8 @@ def dies(name, how, once=None):
     print("last words of", name, flush=True)
     if how == "exit":
         sys.exit(3)
+    if how == "end":
+        sys.exit()
     if how == "stop":
         how = "SIGSTOP"
     os.kill(os.getpid(), getattr(signal, how))
@@ -296,6 +298,7 @@ def test_a_worker_that_dies_costs_its_own_job_alone(cache: Cache, jobs: ModuleTy
             Job("aborts", jobs.aborts, ("aborts",)),
             Job("killed", jobs.dies, ("killed", "SIGKILL")),
             Job("exits", jobs.dies, ("exits", "exit")),
+            Job("ends", jobs.dies, ("ends", "end")),
             Job("once", jobs.dies, ("once", "SIGSEGV", once)),
             *[Job(f"after{n}", jobs.constant, (f"after{n}", n)) for n in range(3)],
         ],
@@ -303,11 +306,12 @@ def test_a_worker_that_dies_costs_its_own_job_alone(cache: Cache, jobs: ModuleTy
     )
     assert names(report.built) == ["before0", "before1", "before2", "once", "after0", "after1", "after2"]
     assert [record.attempts for record in report.built] == [1, 1, 1, 2, 1, 1, 1]
-    aborts, killed, exits = report.failed
+    aborts, killed, exits, ends = report.failed
     assert (aborts.kind, aborts.attempts) == ("died", 2)
     assert "this is no instruction" in aborts.output
     assert (killed.signal, killed.output, killed.exit_status) == ("SIGKILL", "last words of killed", None)
     assert (exits.signal, exits.exit_status) == (None, 3)
+    assert (ends.signal, ends.exit_status) == (None, 0)
     assert killed.message == "the worker process of the job was ended by SIGKILL: last words of killed"
     assert cache.get_target("once")() == 7
     assert [path for path in MockDirectory.read(directory).files if path.startswith(("tmp/", "quar"))] == []

@@ -186,6 +186,14 @@ def test_what_the_compiler_reports_is_told(cache: Cache) -> None:
         clang.compile(SCALE, language="cobol", cache=cache)
 
 
+@needs_clang
+def test_surrogates_are_the_bytes_for_which_they_stand_and_nothing_else(cache: Cache) -> None:
+    assert clang.compile('unsigned char first(void) { return "\udcff"[0]; }', cache=cache).first() == 255
+    for source, flags in (("// \ud800\n" + SCALE, None), ("\ud800.c", None), (SCALE, ["-DX=\ud800"])):
+        with pytest.raises(CompileError, match="contains the surrogate"):
+            clang.compile(source, flags=flags, cache=cache)
+
+
 @pytest.mark.parametrize(("end", "text"), [("kill -9 $$", r"cc was ended by signal 9 \(Killed\)"), ("exit 3", "ended with status 3")])
 def test_the_end_of_a_compiler_without_a_message_is_told(cache: Cache, tmp_path: Path, end: str, text: str) -> None:
     """Such as one that the system ends because the memory is short."""

@@ -7,13 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from cli_process import compcache, environment, fill
 from helpers import PACKAGE_ROOT, adder, run_fresh
 
 from compcache import Cache, ModuleSource
+from compcache.cli import main
 from compcache.cli.environment import SETTINGS, misspelt_settings
 
 if TYPE_CHECKING:
@@ -159,6 +160,17 @@ def test_layers_are_looked_at(filled: Path, tmp_path: Path) -> None:
     ]
 
 
+def test_a_layer_below_a_directory_that_cannot_be_searched_is_a_problem(
+    filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Not one that does not exist: its path is right."""
+    (tmp_path / "team").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, _: str(path) != str(tmp_path / "team"))
+    monkeypatch.setenv("COMPCACHE_LAYERS", str(tmp_path / "team" / "layer"))
+    assert main(["--dir", str(filled), "doctor"]) == 1
+    assert f"layer is not used, because this user cannot search {tmp_path / 'team'}: " in capsys.readouterr().out
+
+
 def test_who_else_can_write_is_a_problem(filled: Path) -> None:
     filled.chmod(0o777)
     assert "can be written by other users" in errors(filled)["directory"]
@@ -197,3 +209,21 @@ def test_a_checkout_whose_runtime_is_stale_or_missing_is_told_in_one_line(tmp_pa
     for extension in checkout.glob("compcache/hit/_runtime*"):
         extension.unlink()
     assert "cannot be imported" in run("doctor")[1]
+
+
+@pytest.mark.parametrize(
+    ("status", "problem"),
+    [((10**9, 9, 9, 500, 400, 400), "only 36.0 KiB are free"), ((10**9, 10**9, 10**9, 500, 7, 7), "only 7 inodes are free")],
+)
+def test_a_full_file_system_is_a_problem(
+    filled: Path, status: tuple[int, ...], problem: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((4096, 4096, *status, 0, 255)))
+    assert main(["--dir", str(filled), "doctor"]) == 1
+    assert f"error\tspace\t{problem}" in capsys.readouterr().out
+
+
+def test_a_directory_that_cannot_be_read_is_a_problem(filled: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: not (str(path) == str(filled) and mode & os.R_OK))
+    assert main(["--dir", str(filled), "doctor"]) == 1
+    assert f"error\tdirectory\t{filled} (chosen by: --dir) cannot be read by this user" in capsys.readouterr().out

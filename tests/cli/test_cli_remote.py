@@ -13,6 +13,7 @@ from cli_process import compcache as command
 from helpers import constant
 
 from compcache import Cache, ModuleSource
+from compcache.signing.keys import generate_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +43,7 @@ def test_what_is_pushed_is_pulled_and_what_leads_nowhere_is_removed(url: str, tm
     pulled = compcache("--dir", tmp_path / "b", "remote", "pull", "f", "g", "--json", "--remote", url)
     assert pulled.status == 1
     assert json.loads(pulled.out) == {"fetched": ["f"], "present": [], "missing": ["g"]}
+    assert f"'g' was not fetched: {url}: missing: it has no code" in pulled.err
     with Cache(tmp_path / "b") as cache:
         assert cache.get_target("f")() == 4
     assert compcache("remote", "verify", "--remote", url).out.startswith("1 function, 1 card, 0 modules, ")
@@ -56,6 +58,33 @@ def test_what_is_pushed_is_pulled_and_what_leads_nowhere_is_removed(url: str, tm
     assert not card.exists()
     (status,) = json.loads(compcache("remote", "status", "--json", "--remote", url).out)
     assert (status["url"], status["waiting_uploads"], status["waiting_size"], status["uploads"]) == (url, 0, 0, 1)
+
+
+@pytest.mark.slow
+def test_pushed_code_replaces_former_code_of_its_name(url: str, tmp_path: Path) -> None:
+    """Also if the directory has the former code too, and if that is added again."""
+    for turn, values in enumerate([(4,), (4, 5), (4, 5, 4)]):
+        with Cache(tmp_path / f"a{turn}") as cache:
+            for value in values:
+                cache.add_module(ModuleSource(constant("f", value)))
+        pushed = compcache("--dir", tmp_path / f"a{turn}", "remote", "push", "f", "--remote", url)
+        assert (pushed.status, pushed.out) == (0, "1 module uploaded\n")
+        assert compcache("--dir", tmp_path / f"b{turn}", "remote", "pull", "f", "--remote", url).status == 0
+        with Cache(tmp_path / f"b{turn}") as cache:
+            assert cache.get_target("f")() == values[-1]
+
+
+@pytest.mark.slow
+def test_a_pull_says_why_a_function_was_not_accepted(url: str, tmp_path: Path) -> None:
+    with Cache(tmp_path / "a") as cache:
+        cache.add_module(ModuleSource(constant("f", 4)))
+    assert compcache("--dir", tmp_path / "a", "remote", "push", "f", "--remote", url).status == 0
+    trusted = str(generate_key("team").public())
+    pulled = compcache("--dir", tmp_path / "b", "remote", "pull", "f", "--remote", url, COMPCACHE_TRUSTED_KEYS=trusted)
+    assert pulled.status == 1
+    assert "'f' was not fetched: " in pulled.err
+    assert ": rejected: module " in pulled.err
+    assert "is not signed with a key that is trusted here" in pulled.err
 
 
 @pytest.mark.slow

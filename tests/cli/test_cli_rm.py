@@ -51,6 +51,37 @@ def test_rm_takes_what_it_was_given_in_an_order_that_works(kernels: Path) -> Non
 
 
 @pytest.mark.slow
+def test_a_dry_run_says_what_the_run_does(kernels: Path) -> None:
+    """Pins, importers, the functions that the same command removes before, and linked images count as in the run."""
+    arguments = ("--dir", kernels, "rm", "dot", "norm")
+    assert (compcache(*arguments, "--derived", "--dry-run").out, compcache(*arguments, "--derived").out) == ("", "")
+    assert compcache("--dir", kernels, "link", "norm").status == 0
+    told = compcache(*arguments, "--derived", "--dry-run", "--json")
+    assert json.loads(told.out)["functions"] == ["norm"]
+    done = compcache(*arguments, "--derived", "--json")
+    assert json.loads(done.out) == {**json.loads(told.out), "dry_run": False}
+    compcache("--dir", kernels, "pin", "norm")
+    told, done = compcache(*arguments, "--dry-run"), compcache(*arguments)
+    assert told == done
+    assert (done.status, done.out) == (1, "")
+    assert "it is pinned" in done.err
+    assert "'norm' imports it" in done.err
+    compcache("--dir", kernels, "unpin", "norm")
+    told, done = compcache(*arguments, "--dry-run", "--json"), compcache(*arguments, "--json")
+    assert (told.status, json.loads(told.out)) == (0, {**json.loads(done.out), "dry_run": True})
+    assert len(json.loads(done.out)["modules"]) == 2
+
+
+def test_what_only_a_layer_has_is_not_removed(kernels: Path, tmp_path: Path) -> None:
+    layered = {"COMPCACHE_LAYERS": str(kernels)}
+    compcache("--dir", tmp_path / "own", "pin", "other", **layered)  # creates the directory
+    for more in ((), ("--dry-run",)):
+        done = compcache("--dir", tmp_path / "own", "rm", "norm", *more, **layered)
+        assert (done.status, done.out) == (1, "")
+        assert f"only in the layer {kernels}" in done.err
+
+
+@pytest.mark.slow
 def test_rm_by_a_pattern_asks(kernels: Path) -> None:
     refused = compcache("--dir", kernels, "rm", "n*")
     assert refused.status == 2

@@ -177,3 +177,21 @@ def test_what_a_retired_key_has_signed_is_replaced(open_cache: Callable[..., Cac
     reader = open_cache("c", "read", **options)
     assert [reader.get_or_compile(name, never)() for name in names] == list(range(5))
     assert objects(store, "p")
+
+
+@pytest.mark.slow
+def test_a_module_that_a_second_key_signs_has_both_signatures(open_cache: Callable[..., Cache]) -> None:
+    """While a key is replaced, readers of the former key and readers of the new one are served, also by plain names."""
+    pytest.importorskip("nacl")
+    former, new = generate_key("former"), generate_key("new")
+    name = Identity("f", code=18)
+    for publisher, key in (("a", former), ("b", new), ("c", None)):
+        cache = open_cache(publisher, publish_key=str(key) if key else None)
+        if key:
+            cache.get_or_compile(name, lambda: constant("f", 1))
+        cache.add_module(ModuleSource(constant("plain", 2)))
+        upload(cache, "plain", *([name] if key else []))
+    for reader, key in (("d", former), ("e", new)):
+        cache = open_cache(reader, "read", trusted_keys=[str(key.public())])
+        assert cache.prefetch([name, "plain"]) == (name.func_name, "plain")
+        assert (cache.get_target(name)(), cache.get_target("plain")()) == (1, 2)

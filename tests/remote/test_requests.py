@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import errno
 import itertools
 import os
@@ -391,6 +392,25 @@ def test_hosts_that_add_cards_at_once_lose_none(tmp_path: Path) -> None:
         return decode_cards(store.objects[KEY][0])
 
     assert sorted(run(work())) == sorted(shelves)
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_card_of_the_same_module_gets_the_signatures_of_both(tmp_path: Path, replaces: bool) -> None:
+    async def work() -> None:
+        store = MemoryStore(random.Random(3))
+        uploads = uploads_of(store, tmp_path)
+        uploads._reads.fetch_module = held  # type: ignore[method-assign, assignment]
+        lines = [f"{name} {base64.b64encode(bytes(64)).decode()}\n".encode() for name in ("one", "two")]
+        first, second, unsigned = [Card("f", MODULE_ID, 3, 0.5, b"abc", signatures) for signatures in (*lines, b"")]
+        for card in (first, second, unsigned, second):
+            await uploads.put_card(KEY, "best", card, replaces=replaces)
+        (stored,) = decode_cards(store.objects[KEY][0]).values()
+        assert sorted(stored.signatures.splitlines(keepends=True)) == lines
+
+    async def held(card: Card) -> bytes:
+        return card.module
+
+    run(work())
 
 
 def test_a_card_of_a_shelf_that_is_there_stays_unless_it_is_to_be_replaced(tmp_path: Path) -> None:

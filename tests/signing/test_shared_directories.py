@@ -60,21 +60,25 @@ def make_index_private(place: Path) -> None:
     (place / "index-v1").chmod(0o700)
 
 
+def close_parent(place: Path) -> None:
+    place.parent.chmod(0o700)
+
+
 def leave(place: Path) -> None:
     assert place.is_dir()
 
 
 @pytest.mark.slow
 @as_root
-@pytest.mark.parametrize("change", [leave, make_private, make_files_private, make_index_private])
+@pytest.mark.parametrize("change", [leave, make_private, make_files_private, make_index_private, close_parent])
 def test_a_layer_that_cannot_be_read_is_told_once_with_the_remedy(change: Callable[[Path], None]) -> None:
     """Whoever publishes for a team and forgets the modes would let everybody compile for ever."""
     with tempfile.TemporaryDirectory() as base:
         os.chmod(base, 0o755)
-        place, own = Path(base, "layer"), Path(base, "own")
+        place, own = Path(base, "team", "layer"), Path(base, "own")
         with Cache(place) as cache:
             cache.add_module(ModuleSource(adder("f", 1)))
-        for path in [place, *place.rglob("*")]:
+        for path in [place.parent, place, *place.rglob("*")]:
             path.chmod(0o755 if path.is_dir() else 0o644)
         change(place)
         own.mkdir()
@@ -90,7 +94,7 @@ def test_a_layer_that_cannot_be_read_is_told_once_with_the_remedy(change: Callab
         assert values == []
         assert f"the layer {place} is used only in part" in message
         assert "Permission denied" in message
-        assert f"chmod -R go+rX {place}" in message
+        assert (f"chmod go+x {place.parent}'" if change is close_parent else f"chmod -R go+rX {place}'") in message
 
 
 # ---------------------------------------------------------------------------------- signatures

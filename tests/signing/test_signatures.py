@@ -60,6 +60,10 @@ def test_unsigned_code_is_a_miss(directory: Path) -> None:
 def test_a_key_that_is_not_trusted_counts_nothing(directory: Path) -> None:
     publish(directory, "f", key=str(OTHER))
     assert_miss(directory, warning="'team-2'.*trusted_keys: 'team-1'")
+    with Cache(directory, trusted_keys=[PUBLIC]) as cache:
+        with pytest.warns(CacheWarning):
+            assert cache.explain("f").reason == "untrusted"
+        assert cache.stats().miss_reasons == {"untrusted": 1}
 
 
 def test_a_key_of_the_same_name_is_another_key(directory: Path) -> None:

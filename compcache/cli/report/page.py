@@ -23,6 +23,7 @@ _REASONS = {
     "absent": "the function was not in the cache; the first request of each function is a miss for this reason",
     "cpu": "the function was compiled for another CPU: add it with --targets, or open the cache with retarget=True",
     "damaged": "the file was damaged: run compcache check",
+    "untrusted": "no trusted key has signed the code, or another user may have written its file: run compcache explain NAME",
     "dependency": "a function that it imports was not in the cache: run compcache explain NAME",
     "global": "a global variable had another value than at compilation: run compcache explain NAME",
     "signature": "the function was stored with another signature: run compcache show NAME",

@@ -13,6 +13,7 @@ from compcache.remote.helper.garbage import SETTLE_SECONDS
 from compcache.remote.helper.packs import LARGEST_PACK
 from compcache.remote.helper.requests import loop_time
 from compcache.remote.shelves import lease_of
+from compcache.signing.signatures import merge_signatures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -256,7 +257,7 @@ class Uploads:
         """Add a card to the cards of its function.
 
         An existing card of the same shelf is replaced if `replaces` is set, it is another function's, or its module is missing or damaged.
-        Otherwise it is kept.
+        Otherwise it is kept. If it has the same module, the card gets the signatures of both.
 
         Raises:
             TimeoutError: other hosts changed the cards during each of `_MERGES` attempts.
@@ -271,10 +272,16 @@ class Uploads:
             former_content, stored_cards = await self._read_cards(key)
             if former_content is None:
                 continue  # the cards were removed since the attempt
-            stored_card = None if replaces else stored_cards.get(shelf)
-            if stored_card is not None and stored_card.name == card.name and await self._reads.fetch_module(stored_card) is not None:
-                return
-            merged = merge_cards(stored_cards, shelf, card)
+            stored_card = stored_cards.get(shelf)
+            new_card = card
+            if stored_card is not None and stored_card.name == card.name:
+                is_same = stored_card.module_id == card.module_id
+                signatures = merge_signatures(card.signatures, stored_card.signatures, (), card.module_id, "") if is_same else b""
+                is_kept = not replaces and len(signatures) <= len(stored_card.signatures)
+                if is_kept and await self._reads.fetch_module(stored_card) is not None:
+                    return
+                new_card = card._replace(signatures=signatures or card.signatures)
+            merged = merge_cards(stored_cards, shelf, new_card)
             if not former_content:
                 await self._requests.replace(key, merged)
             elif merged != former_content and not await self._requests.exchange(key, merged, former_content):

@@ -10,6 +10,7 @@ from compcache.cli.environment import SETTINGS, Setting, setting_source
 from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.output import Column, print_rows
 from compcache.cli.session import Session, pass_session
+from compcache.configuration import PROJECT_KEYS, project_setting
 from compcache.remote.address import shown_url
 from compcache.settings import setting as text_of
 
@@ -39,6 +40,9 @@ def _setting_row(setting: Setting, session: Session) -> tuple[str, str, str, str
     if setting.name == "COMPCACHE_DIR":
         value = session.directory
         source = "--dir" if session.chosen_by == "--dir" else source
+    elif not value and setting.name.removeprefix("COMPCACHE_").lower() in PROJECT_KEYS:
+        value, path = project_setting(setting.name, session.directory)
+        source = f"{path}: [tool.compcache]" if value else source
     elif setting.secret and value:
         value = shown_url(value) if setting.name == "COMPCACHE_REMOTE" and value[0] not in "$@" else "(set)"
     return setting.name, value or setting.default, source, setting.purpose

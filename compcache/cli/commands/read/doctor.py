@@ -14,6 +14,7 @@ from compcache.cli.output import Column, fullness_text, plural, print_rows, size
 from compcache.cli.session import Session, pass_session
 from compcache.errors import CompcacheError
 from compcache.hit.target import load_runtime
+from compcache.publish.verify import closed_parent
 from compcache.settings import CONFIGURATION_VARIABLE, configuration, configuration_files, from_environment, setting
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ __all__ = ["command"]
 
 OK, NOTE, PROBLEM = "ok", "note", "error"
 _LITTLE_SPACE = 256 << 20  # bytes
+_FEW_FILES = 100
 
 
 class _Result(NamedTuple):
@@ -100,6 +102,10 @@ def _examine_directory(cache: Cache, session: Session) -> Iterator[_Result]:
             yield _Result(PROBLEM, "directory", problem)
             return
         existing = os.path.dirname(existing)
+    if not os.access(existing, os.R_OK | os.X_OK):
+        problem = f"{description} cannot be read by this user: choose another with --dir, or have its owner run 'chmod -R go+rX {existing}'"
+        yield _Result(PROBLEM, "directory", problem)
+        return
     if not os.access(existing, os.W_OK):
         yield _Result(NOTE, "directory", f"{description} is not writable for this user: functions compiled here are not stored")
     elif not cache.exists:
@@ -112,6 +118,9 @@ def _examine_directory(cache: Cache, session: Session) -> Iterator[_Result]:
     free_size = system.f_bavail * system.f_frsize
     if free_size < _LITTLE_SPACE:
         problem = f"only {size_text(free_size)} are free on the file system of {existing}: additions will fail; free some space"
+        yield _Result(PROBLEM, "space", problem)
+    elif system.f_files and system.f_favail < _FEW_FILES:
+        problem = f"only {plural(system.f_favail, 'inode')} are free on the file system of {existing}: additions will fail; remove files"
         yield _Result(PROBLEM, "space", problem)
 
 
@@ -136,7 +145,11 @@ def _examine_layers(cache: Cache, _: Session) -> Iterator[_Result]:
     from compcache.cache import Cache as Opened
 
     for layer in cache.layers:
-        if not os.path.exists(layer):
+        closed = closed_parent(layer)
+        if closed:
+            problem = f"{layer} is not used, because this user cannot search {closed}: its owner gives others access with 'chmod go+x'"
+            yield _Result(PROBLEM, "layer", problem)
+        elif not os.path.exists(layer):
             yield _Result(PROBLEM, "layer", f"{layer} does not exist and is not used: correct the path, or leave the layer out")
         elif os.path.isdir(layer):
             with Opened(layer, readonly=True, layers=()) as opened:

@@ -72,13 +72,15 @@ def pull(session: Session, names: tuple[str, ...], url: str | None, as_json: boo
         _require_remote(cache, url)
         stored = [name for name in names if cache.has(name)]
         fetched = cache.prefetch(names)
-    missing = [name for name in names if name not in stored and name not in fetched]
+        missing = [name for name in names if name not in stored and name not in fetched]
+        answers = [cache.explain(name).remote for name in missing]
     if as_json:
         print_json({"fetched": list(fetched), "present": stored, "missing": missing})
     else:
         print_text(f"{plural(len(fetched), 'function')} fetched, {len(stored)} already in the cache")
-    for name in missing:
-        click.echo(printable(f"the remote store has no realization of {name!r} for this host: push one (compcache remote push)"), err=True)
+    for name, answer in zip(missing, answers, strict=True):
+        if answer is not None:
+            click.echo(printable(f"{name!r} was not fetched: {answer.url}: {answer.outcome}: {answer.message}"), err=True)
     return 1 if missing else 0
 
 
