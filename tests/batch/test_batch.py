@@ -74,6 +74,10 @@ def dies(name, how, once=None):
     os.kill(os.getpid(), getattr(signal, how))
     time.sleep(100)
 
+def calls(name, callee, once):
+    dies(name, "SIGKILL", once)
+    return ModuleSource("declare i64 @%s()\ndefine i64 @%s() {\n  %%r = call i64 @%s()\n  ret i64 %%r\n}\n" % (callee, name, callee))
+
 def hangs(name, path=None, deaf=False):
     if deaf:  # as code is that does not come back to Python
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
@@ -311,6 +315,16 @@ def test_a_worker_that_dies_costs_its_own_job_alone(cache: Cache, jobs: ModuleTy
     assert killed.message == "the worker process of the job was ended by SIGKILL: last words of killed"
     assert cache.get_target("once")() == 7
     assert [path for path in MockDirectory.read(directory).files if path.startswith(("tmp/", "quar"))] == []
+
+
+@pytest.mark.slow
+def test_a_job_that_was_lost_waits_for_the_function_of_another_lost_job(cache: Cache, jobs: ModuleType, directory: Path) -> None:
+    first, second = str(directory.parent / "first"), str(directory.parent / "second")
+    lost = [Job("caller", jobs.calls, ("caller", "callee", first)), Job("callee", jobs.dies, ("callee", "SIGKILL", second))]
+    report = compile_many(cache, lost, workers=1)
+    assert names(report.built) == ["caller", "callee"]
+    assert [record.attempts for record in report.built] == [3, 2]
+    assert cache.get_target("caller")() == 7
 
 
 @pytest.mark.slow
