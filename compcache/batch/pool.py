@@ -376,10 +376,14 @@ def _signal_name(number: int) -> str | None:
 
 
 def _main_module() -> MainModule:
-    """Return this process's main module: by name if it was started with ``python -m``, otherwise by its path, if it has a file."""
+    """Return this process's main module: by name if it was started with ``python -m``, otherwise by its path, if it has a file.
+
+    The path of ``python directory`` and of an archive is that of the directory or the archive.
+    """
     main: Any = sys.modules["__main__"]
-    spec = getattr(main, "__spec__", None)
-    if spec is not None and spec.name:
+    path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+    if spec is not None and spec.name == "__main__":
+        path = os.path.dirname(spec.origin)
+    elif spec is not None and spec.name:
         return MainModule(spec.name, None)
-    path = getattr(main, "__file__", None)
     return MainModule(None, os.path.abspath(path) if path else None)

@@ -200,8 +200,7 @@ class _Batch:
             """Run the jobs, then each job that died or timed out once more, alone. Return the jobs whose imports are not compiled yet."""
             died, unsatisfied = self.record_final(pool.run(jobs), unrecorded=("died", "timeout"))
             for job, _ in died:
-                for _, outcome in self._ended_jobs(pool.run_alone(job)):
-                    self.record(job, outcome)
+                unsatisfied += self.record_final(pool.run_alone(job), unrecorded=())[1]
             return unsatisfied
 
         self.repeat(jobs, run_once)

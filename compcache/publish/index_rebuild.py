@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -41,6 +42,8 @@ __all__ = [
 ]  # fmt: skip
 
 _NO_STAMP = Stamp(0, 0, 0, 0)
+#: Errors of a disk or of a server, which may be gone at the next attempt. With ESTALE the file is gone: another host has removed it.
+_UNANSWERED = (errno.EIO, errno.ETIMEDOUT)
 
 
 def read_functions(module: ModuleFile) -> list[tuple[str, int, str]]:
@@ -222,9 +225,7 @@ class IndexedModules:
     def add(self, store: Store, module_id: bytes) -> None:
         """Read a module and collect its entries. Unusable modules are skipped.
 
-        Modules without this cache's signature are included, because other caches may use them.
-
-        Raise `StorageError` if the module cannot be read at the moment (`is_shortage`).
+        Modules without this cache's signature are included, because other caches may use them. See `_read_module` for the exception.
         """
         module = _read_module(store, module_id)
         if module is not None:
@@ -255,7 +256,8 @@ class IndexedModules:
 def _read_module(store: Store, module_id: bytes) -> IndexedModule | None:
     """Return the index data of a module, or None if the module is missing, unreadable, not for this host, or damaged.
 
-    A damaged module is moved to quarantine. Raise `StorageError` if it cannot be read at the moment (`is_shortage`).
+    A damaged module is moved to quarantine. Raise `StorageError` for a shortage, and if the disk or the server failed to read the module:
+    without the newest code of a name, older code would be used.
     """
     small = read_small_module(store, module_id)
     if small is not None:
@@ -266,7 +268,7 @@ def _read_module(store: Store, module_id: bytes) -> IndexedModule | None:
         reraise_interrupt(error)
         return None
     except StorageError as error:
-        if is_shortage(error):
+        if is_shortage(error) or error.errno in _UNANSWERED:
             raise
         return None
     try:

@@ -20,12 +20,8 @@ __all__ = ["UntrustedFileError", "is_shortage", "move_to_quarantine", "quarantin
 
 
 def is_shortage(error: OSError) -> bool:
-    """Return whether an error is a shortage of descriptors or memory, or of a device or server that did not answer.
-
-    Such an error may be gone at the next attempt. It says nothing about the file, so the file is not left out. ESTALE is not among them:
-    another host has removed the file.
-    """
-    return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ETIMEDOUT)
+    """Return whether an error is a shortage of descriptors or memory, and not a problem of the file."""
+    return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class UntrustedFileError(IntegrityError):

@@ -260,7 +260,8 @@ def recover_index(store: Store) -> None:
             store.index.refresh()
     except (OSError, FormatError) as error:
         reraise_interrupt(error)
-        warn(f"cannot rebuild the index of {store.root}: {error}; until it is rebuilt, functions are compiled again")
+        action = "until it is rebuilt, functions are compiled again; 'compcache check' shows the problems"
+        warn(f"cannot rebuild the index of {store.root}: {error}; {action}")
 
 
 def _holds_old_module(store: Store) -> bool:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import zipapp
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,10 @@ def dies(name, how, once=None):
         how = "SIGSTOP"
     os.kill(os.getpid(), getattr(signal, how))
     time.sleep(100)
+
+def calls(name, callee, once):
+    dies(name, "SIGKILL", once)
+    return ModuleSource("declare i64 @%s()\ndefine i64 @%s() {\n  %%r = call i64 @%s()\n  ret i64 %%r\n}\n" % (callee, name, callee))
 
 def hangs(name, path=None, deaf=False):
     if deaf:  # as code is that does not come back to Python
@@ -318,6 +323,16 @@ def test_a_worker_that_dies_costs_its_own_job_alone(cache: Cache, jobs: ModuleTy
 
 
 @pytest.mark.slow
+def test_a_job_that_was_lost_waits_for_the_function_of_another_lost_job(cache: Cache, jobs: ModuleType, directory: Path) -> None:
+    first, second = str(directory.parent / "first"), str(directory.parent / "second")
+    lost = [Job("caller", jobs.calls, ("caller", "callee", first)), Job("callee", jobs.dies, ("callee", "SIGKILL", second))]
+    report = compile_many(cache, lost, workers=1)
+    assert names(report.built) == ["caller", "callee"]
+    assert [record.attempts for record in report.built] == [3, 2]
+    assert cache.get_target("caller")() == 7
+
+
+@pytest.mark.slow
 def test_a_job_that_takes_too_long_is_ended_alone(cache: Cache, jobs: ModuleType, directory: Path) -> None:
     started = time.monotonic()
     report = compile_many(
@@ -454,6 +469,32 @@ def test_a_main_script_without_a_guard_is_told_so(directory: Path, tmp_path: Pat
         check=False,
     )
     assert 'under `if __name__ == "__main__":`' in done.stdout, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_archive", [False, True])
+def test_functions_of_a_directory_or_an_archive_that_python_runs_are_jobs(directory: Path, tmp_path: Path, is_archive: bool) -> None:
+    program = tmp_path / "program"
+    program.mkdir()
+    (program / "beside.py").write_text("VALUE = 4\n")
+    (program / "__main__.py").write_text(
+        textwrap.dedent(f"""
+        from beside import VALUE
+        from compcache.batch import Job, compile_many
+        from compcache import ModuleSource
+        def build():
+            return ModuleSource({constant("f", 1)!r}.replace("1", str(VALUE)))
+        if __name__ == "__main__":
+            print(compile_many({str(directory)!r}, [Job("f", build)], workers=1))
+        """)
+    )
+    if is_archive:
+        zipapp.create_archive(program, program := tmp_path / "program.pyz")
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE_ROOT)}
+    done = subprocess.run([sys.executable, program.name], cwd=tmp_path, capture_output=True, text=True, env=environment, check=False)
+    assert done.stdout.startswith("1 built"), (done.stdout, done.stderr)
+    with Cache(directory) as cache:
+        assert cache.get_target("f")() == 4
 
 
 @pytest.mark.slow

@@ -199,6 +199,29 @@ def test_a_rebuild_leaves_out_no_module_that_cannot_be_read_for_a_moment(cache: 
         assert other.get_target("f")() == 2
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.ETIMEDOUT])
+def test_a_module_that_the_disk_cannot_read_stops_no_question(cache: Cache, directory: Path, number: int) -> None:
+    bad = module_file(directory, cache.add_module(ModuleSource(constant("bad", 1))))
+    cache.add_module(ModuleSource(constant("good", 2)))
+
+    def is_damaged(operation: Operation) -> OSError | None:
+        return OSError(number, os.strerror(number), operation.path) if operation.path.endswith(bad.name) else None
+
+    files = FaultyFiles(directory, is_damaged, count=lambda operation: operation.name == "open")
+    with cache_on(files) as other:
+        assert [row.func_name for row in other.functions()] == ["good"]
+        assert other.get_target("good")() == 2
+        assert len(other.modules()) == 1
+        assert other.stats().functions == other.info().functions == 1
+        assert other.get_or_compile("bad", lambda: ModuleSource(constant("bad", 3)))() == 3
+        for repair in (False, True):
+            (finding,) = other.check(repair=repair).errors
+            assert str(bad) in finding.message
+            assert finding.message.endswith(f"{os.strerror(number)}; correct this, or remove the file")
+        bad.unlink()
+        assert not other.check(repair=True).errors
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("many")
 def test_what_is_added_while_the_index_is_rebuilt_is_the_newest(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

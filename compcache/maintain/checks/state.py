@@ -97,7 +97,8 @@ class CheckState:
         path = self.store.module_path(module_id)
         if isinstance(error, OSError) and error.errno is not None:
             reason = str(error) if isinstance(error, CompcacheError) else error.strerror or str(error)
-            self.report("unreadable", module_id.hex(), f"{path} cannot be checked, because it cannot be read: {reason}")
+            message = f"{path} cannot be checked, because it cannot be read: {reason}; correct this, or remove the file"
+            self.report("unreadable", module_id.hex(), message)
             self.exclude(module_id)
             self.unusable.add(module_id)
             return
