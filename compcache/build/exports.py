@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from compcache.build.source import ModuleSource
 
 __all__ = [
-    "MERGED", "VISIBLE_LINKAGES", "WEAK", "Entries", "Export", "choose_exports", "is_visible", "make_entries", "read_exports",
+    "MERGED", "OVERRIDDEN", "VISIBLE_LINKAGES", "WEAK", "Entries", "Export", "choose_exports", "is_visible", "make_entries", "read_exports",
     "require_exports", "visible_exports",
 ]  # fmt: skip
 
@@ -37,6 +37,8 @@ MERGED = "merged variable"
 #: blocks, and weak definitions, which have values.
 WEAK = "merged variable (weak)"
 _WITH_VALUE = f"{WEAK} with a value"
+#: The prefix of the body of a function that another source overrides (compcache.translation.overridden).
+OVERRIDDEN = "compcache.weak."
 #: The description of a function that returns the address of a thread-local variable (compcache.build.pic.with_addresses).
 THREAD_LOCAL = "thread-local variable"
 #: The functions that the object of ``#include <iostream>`` calls in each file (`std::ios_base::Init`).
@@ -230,17 +232,21 @@ def _variable_export(export: Export, thread_locals: Collection[str], functions: 
 def require_exports(visible: Sequence[object], values: GlobalValues, *, may_be_empty: bool = False) -> None:
     """Raise `UndefinedSymbolError` for a module without exports.
 
-    With `may_be_empty`, a module without functions and a module that defines only the object of ``#include <iostream>`` are accepted.
+    `may_be_empty` accepts modules without functions, with only the object of ``#include <iostream>``, or with only overridden functions.
     """
     if visible:
         return
+    has_constructors = any(variable.name == "llvm.global_ctors" for variable in values.variables)
     defined = [function for function in values.functions if not function.is_declaration]
     hidden = [f"{function.name!r} ({'hidden' if function.is_hidden else function.linkage})" for function in defined]
-    if may_be_empty and (not hidden or _has_only_stream_init(values)):
+    is_overridden = not has_constructors and any(function.name.startswith(OVERRIDDEN) for function in defined)
+    declared = {function.name for function in values.functions if function.is_declaration}
+    has_only_streams = "_ZNSt8ios_base4InitC1Ev" in declared and declared <= _STREAMS
+    if may_be_empty and (not hidden or is_overridden or has_only_streams):
         return
     if not hidden:
         raise UndefinedSymbolError("the module exports nothing, because it defines no functions and no visible variables: define one")
-    if any(variable.name == "llvm.global_ctors" for variable in values.variables):
+    if has_constructors:
         raise UndefinedSymbolError(
             "the module has constructors, but exports nothing, so no load would run them: compile the constructors and the code that needs "
             "them as one module, or export a function in functions= and load this function first"
@@ -249,12 +255,6 @@ def require_exports(visible: Sequence[object], values: GlobalValues, *, may_be_e
         f"the module exports nothing, because all its functions are internal or hidden ({join_first(hidden, _SHOWN)}): name the "
         "functions to export in functions="
     )
-
-
-def _has_only_stream_init(values: GlobalValues) -> bool:
-    """Return whether a module declares the functions of the object of ``#include <iostream>``, and no other functions."""
-    declared = {function.name for function in values.functions if function.is_declaration}
-    return "_ZNSt8ios_base4InitC1Ev" in declared and declared <= _STREAMS
 
 
 def _describe_symbol(export: Export, head: str) -> str:

@@ -84,6 +84,7 @@ class _Addition:
         self._waiting: list[_Linking] = []
         self._defined: set[str] = set()  # the functions of all sources compiled so far
         self._strong: set[str] = set()  # the same without weak functions
+        self._weak: dict[str, int] = {}  # the weak functions, with the first source that defines each
         self._unavailable: set[str] = set()  # the functions of modules that were compiled and could not be added
         self._doubtful: list[tuple[int, ModuleSource, frozenset[str]]] = []  # sources with imports that a later source may define
         self._types: dict[str, dict[int, Provider]] = {}  # the types of the functions that the sources define, by the sources' numbers
@@ -140,11 +141,13 @@ class _Addition:
                 unknown.add(name)
             return name in self._defined
 
+        earlier = {name for name, first in self._weak.items() if first < number}
         try:
             share_runtime_libraries(self._session, source, add)
             translation = translate_module(
-                source, machine=self._session.store.host(), is_cached=self._session.can_import, assumed=assumed, overridden=self._strong,
-                is_beside=is_beside, provided=partial(find_bodies, self._session),
+                source, machine=self._session.store.host(), is_cached=self._session.can_import, assumed=assumed,
+                overridden=self._strong | earlier if earlier else self._strong, is_beside=is_beside,
+                provided=partial(find_bodies, self._session),
             )  # fmt: skip
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the other sources are added
             reraise_interrupt(error)
@@ -154,6 +157,8 @@ class _Addition:
         self._waiting.append(_Linking(number, source, translation.functions, module, assumed, translation.weak))
         self._defined |= translation.functions
         self._strong |= translation.functions - translation.weak
+        for name in translation.weak:
+            self._weak.setdefault(name, number)
         return frozenset(unknown.difference(assumed))
 
     def _start_linking(self, translation: Translation) -> Future[BuiltModule]:

@@ -563,3 +563,51 @@ live:
     else:
         add()
         assert cache.get_target("top")(5) == 5
+
+
+HOOKS = """
+@labels = internal constant [2 x ptr] [ptr blockaddress(@hook, %one), ptr blockaddress(@hook, %two)]
+define weak i64 @hook(i64 %x) section "my comdat" {
+  %i = and i64 %x, 1
+  %p = getelementptr [2 x ptr], ptr @labels, i64 0, i64 %i
+  %t = load ptr, ptr %p
+  indirectbr ptr %t, [label %one, label %two]
+one:
+  ret i64 10
+two:
+  ret i64 11
+}
+@named = alias i64 (i64), ptr @hook
+@given = weak alias i64 (i64), ptr @hook
+define i64 @ask(i64 %x) {
+  %r = call i64 @hook(i64 %x)
+  ret i64 %r
+}
+"""
+
+
+def test_labels_and_aliases_of_an_overridden_function_are_those_of_its_own_body(cache: Cache) -> None:
+    """As in an object file, where an alias is another symbol at the place of the body."""
+    cache.add_modules([ModuleSource(HOOKS), ModuleSource(adder("hook", 100)), ModuleSource(adder("given", 1000))])
+    assert [cache.get_target(name)(1) for name in ("hook", "ask", "named", "given")] == [101, 101, 11, 1001]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_of_several_weak_functions_that_of_the_first_source_counts(cache: Cache, order: tuple[int, ...]) -> None:
+    given = [weak("hook", number) + caller(f"user{number}", "hook").partition("\n")[2] for number in range(3)]
+    cache.add_modules([ModuleSource(given[number]) for number in order])
+    assert [cache.get_target(name)(1) for name in ("hook", "user0", "user1", "user2")] == [1 + order[0]] * 4
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_source_whose_functions_are_all_overridden_is_added(cache: Cache, order: tuple[int, int]) -> None:
+    """A file of default hooks is linked, though nothing of it is used."""
+    helper = "define internal i64 @helper(i64 %x) noinline {\n  ret i64 0\n}\n"
+    given = [helper + weak("hook", 1) + weak("other", 1), adder("hook", 100) + adder("other", 200)]
+    assert len(cache.add_modules([ModuleSource(given[number]) for number in order])) == 2
+    assert [cache.get_target(name)(1) for name in ("hook", "other")] == [101, 201]
+    assert not cache.check(recompile=True).findings
+
+
+def weak(name: str, number: int) -> str:
+    return adder(name, number).replace("define ", "define weak ")
