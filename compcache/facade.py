@@ -148,13 +148,13 @@ class Cache:
     """A directory of compiled LLVM modules.
 
     Args:
-        path: the directory; None means `default_directory()`. The first addition creates the directory.
+        path: the directory; None means `default_directory()`. The first addition creates it.
         readonly: whether never to write to the directory. Missing functions are compiled in memory.
         verify: whether to check the digest of every file before its first use.
         signing_key: the key that signs additions. Only modules with its signature are accepted. None means $COMPCACHE_SIGNING_KEY. Text
             that begins with ``@`` or ``$`` names a file or an environment variable with the key, also for `publish_key` and `remote`.
         trust: whether to use the directory even if other users own it or can write to it.
-        allow_pickle: whether to unpickle globals that were stored with pickle.
+        allow_pickle: whether to unpickle pickled globals.
         max_size: the size limit that additions maintain, in bytes or as ``"500M"``, ``"5GB"`` (powers of 1024). 0 is no limit. None means
             $COMPCACHE_MAX_SIZE or the default limit.
         lock_timeout: the number of seconds that `get_or_compile` waits for another process that compiles the same function; None means
@@ -164,12 +164,12 @@ class Cache:
         tune: whether to compile the stored code of a loaded function for this host in the background, if its realization is for another
             CPU. Functions that are loaded again are also linked. The next process uses the results.
         link: ``"background"`` links functions that reach several modules and are loaded again (see `Cache.link`), in the background.
-        layers: the directories of read-only caches, for example of an image, a package or a team. Look-ups search this directory first,
-            then the layers in their order. Missing directories are skipped. None means $COMPCACHE_LAYERS, paths separated by colons.
+        layers: the directories of read-only caches, for example of an image, a package or a team. Look-ups search them in their order,
+            after this directory. Missing directories are skipped. None means $COMPCACHE_LAYERS, paths separated by colons.
         trusted_keys: public keys (Ed25519, ``name:base64``; ``@path`` is a file of keys). Only code that is signed by one of these keys,
             or compiled in this directory, runs. None means $COMPCACHE_TRUSTED_KEYS.
-        publish_key: the secret key that signs additions for readers with its public key (``name:base64``, as written by
-            ``compcache key new``, or ``@path``). None means $COMPCACHE_PUBLISH_KEY.
+        publish_key: the secret key that signs additions for readers with its public key (``name:base64``, as ``compcache key new``
+            writes it). None means $COMPCACHE_PUBLISH_KEY.
         min_llvm: the oldest version of LLVM, like ``"22"``, whose code is used. None means $COMPCACHE_MIN_LLVM, or no limit.
         remote: the URL of a store that hosts share (``s3://``, ``gs://``, ``az://``, ``https://``, ``redis://``, ``file:///``), or a list
             of URLs, the nearest store first. Misses search the stores before they compile. None means $COMPCACHE_REMOTE, or no store.
@@ -178,8 +178,7 @@ class Cache:
 
     Raises:
         UntrustedDirectoryError: another user may have written files in the directory.
-        TypeError, ValueError: an argument, or the setting that replaces it, is not valid. The message names it.
-        OSError: the path, or a file that an argument names, cannot be used.
+        OSError, TypeError, ValueError: an argument, or the setting that replaces it, is not valid. The message names it.
 
     If `COMPCACHE_DEBUG` is set, or `logging` is imported before the cache is opened, each hit, miss, compilation, wait and refusal is
     logged to ``compcache`` (level DEBUG). Methods of a closed cache raise `StorageError`.
