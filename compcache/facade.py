@@ -150,14 +150,14 @@ class Cache:
     Args:
         path: the directory; None means `default_directory()`. The first addition creates it.
         readonly: whether never to write to the directory. Missing functions are compiled in memory.
-        verify: whether to check the digest of every file before its first use.
+        verify: whether to check the digest of each file before its first use.
         signing_key: the key that signs additions. Only modules with its signature are accepted. None means $COMPCACHE_SIGNING_KEY. Text
             that begins with ``@`` or ``$`` names a file or an environment variable with the key, also for `publish_key` and `remote`.
         trust: whether to use the directory even if other users own it or can write to it.
         allow_pickle: whether to unpickle pickled globals.
         max_size: the size limit that additions maintain, in bytes or as ``"500M"``, ``"5GB"`` (powers of 1024). 0 is no limit. None means
             $COMPCACHE_MAX_SIZE or the default limit.
-        lock_timeout: the number of seconds that `get_or_compile` waits for another process that compiles the same function; None means
+        lock_timeout: the number of seconds that `get_or_compile` waits for another process that compiles the function; None means
             $COMPCACHE_LOCK_TIMEOUT or 60.
         retarget: whether to compile stored code for this host if all realizations of a function are for other CPUs. If not, such a
             function is a miss.
@@ -172,7 +172,7 @@ class Cache:
             writes it). None means $COMPCACHE_PUBLISH_KEY.
         min_llvm: the oldest version of LLVM, like ``"22"``, whose code is used. None means $COMPCACHE_MIN_LLVM, or no limit.
         remote: the URL of a store that hosts share (``s3://``, ``gs://``, ``az://``, ``https://``, ``redis://``, ``file:///``), or a list
-            of URLs, the nearest store first. Misses search the stores before they compile. None means $COMPCACHE_REMOTE, or no store.
+            of URLs, the nearest first. Misses search the stores before they compile. None means $COMPCACHE_REMOTE, or no store.
         remote_mode: ``"read"``, ``"write"`` (also upload compiled modules) or ``"off"``, for all stores, or a list with a mode for each
             store. None means $COMPCACHE_REMOTE_MODE or ``"read"``.
 

@@ -74,7 +74,7 @@ def from_environment(variable: str, read: "Callable[[str], _T]") -> "_T | None":
 
 
 def configuration() -> "Mapping[str, str]":
-    """Return the settings in configuration files, by environment variable. A process reads the files once.
+    """Return the settings in configuration files, by environment variable. A process reads them once.
 
     Raise `SettingError` if a file cannot be used.
     """
