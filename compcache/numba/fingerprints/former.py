@@ -51,10 +51,9 @@ class _KeptValues:
         attributes: the attributes of classes and objects that the function, or a function that it calls, may read, by the id of the class
             or object and the name: a reference from `_refer_to` to the class or object, and the value.
         references: references from `_refer_to` to the functions, classes and objects of Numba's classes among the values.
-        objects: these objects, if the function is an implementation.
     """
 
-    __slots__ = ("attributes", "calls", "cells", "code", "globals", "names", "objects", "references")
+    __slots__ = ("attributes", "calls", "cells", "code", "globals", "names", "references", "_compcache_kept")
 
     def __init__(self, code: CodeType, calls: int) -> None:
         self.code = code
@@ -64,7 +63,6 @@ class _KeptValues:
         self.cells: dict[str, Former] = {}
         self.attributes: dict[tuple[int, str], tuple[Callable[[], Any], Former]] = {}
         self.references: list[Callable[[], Any]] = []
-        self.objects: list[Any] = []
 
     def keep_named(self, namespace: dict[str, Any], owners: int) -> dict[str, Former]:
         """Keep the variables or attributes in a namespace that the function names, and return them by name. See `keep` for `owners`."""
@@ -168,11 +166,9 @@ def keep_objects(function: Any, owners: Iterable[Callable[[], Any]]) -> None:
     `owners` are references to the dispatchers. An implementation has none: the compiler never frees it, nor what is kept for it.
     """
     reads = _reads_of(function)
-    objects = [] if reads is None else [reference() for reference in reads.references]
-    for owner in filter(None, [owner() for owner in owners]):
-        owner._compcache_kept = objects
-    if reads is not None and not owners:
-        reads.objects = objects
+    for owner in [owner() for owner in owners] or [reads]:
+        if owner is not None and reads is not None:
+            owner._compcache_kept = [reference() for reference in reads.references]
 
 
 def former_function(function: Any, copies: dict[Any, Any] | None = None) -> Any:
