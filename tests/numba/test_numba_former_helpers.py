@@ -279,3 +279,72 @@ def test_entries_of_helpers_in_loaded_code_have_the_former_results_of_code_gener
     for given in ("5 1 1", "1 0 1", "1 0 2", "1 0 2"):
         answer = programs.start(mode, tmp_path / "cache", *given.split()).answer
         assert answer == uncached(_GENERATED_FROM_TWO_VALUES, *given.split())
+
+
+#: The program replaces all that a helper, a template and an overload in loaded code read, and frees it.
+_REPLACING_OBJECTS = """
+    import gc
+    import sys
+    from DECORATORS import njit
+    from numba import float64
+    from numba.experimental import jitclass
+    from numba.extending import overload
+
+    K, EDITION = 1, int(sys.argv[1])
+
+    def product(x):
+        return x * K
+
+    def make(number):
+        @njit(cache=True)
+        def made(x):
+            return x + number
+
+        @jitclass([("x", float64)])
+        class Scaled:
+            def __init__(self, x):
+                self.x = x * number
+
+        return njit(cache=True)(product), made, Scaled
+
+    multiply, add, Scaled = make(10)
+
+    @njit(cache=True)
+    def helper(x):
+        return multiply(x) + Scaled(x).x
+
+    def target(x): ...
+
+    @overload(target)
+    def implementation(x):
+        return lambda x: add(x)
+
+    @njit(cache=True)
+    def calls_target(x):
+        return target(x)
+
+    @njit(cache=True)
+    def caller(x):
+        return helper(x) + calls_target(x)
+
+    answers = [caller(2.5)]
+    K = 5
+    multiply, add, Scaled = make(20)
+    gc.collect()
+
+    @njit(cache=True)
+    def later(x):
+        return helper(x), target(x), calls_target(x), EDITION
+
+    answers += [helper(2.5), later(2.5), later(2)]
+    print(repr(repr(answers)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", usual_modes("run", "variable"))
+def test_what_helpers_in_loaded_code_read_is_not_freed(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
+    programs = Programs(tmp_path, _REPLACING_OBJECTS)
+    for edition in ("1", "1", "2", "2"):
+        assert programs.start(mode, tmp_path / "cache", edition).answer == uncached(_REPLACING_OBJECTS, edition)

@@ -190,3 +190,34 @@ def test_a_caller_of_anothers_code_is_left_as_well_under_its_own_key(tmp_path: P
         for is_made in (True, False):
             value, made = project.run(script, backend=True)
             assert (value, bool(made)) == (42 * number, is_made)
+
+
+def test_code_that_contains_code_of_numbas_own_cache_is_not_stored(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(p="""
+    import os
+    from numba import njit as njit_of_numba
+    from compcache.numba import njit
+
+    FACTOR = int(os.environ["FACTOR"])
+
+    @njit
+    def helper(x):
+        return x * FACTOR
+
+    @njit_of_numba(cache=True)
+    def cached_by_numba(x):
+        return helper(x)
+
+    @njit
+    def caller(x):
+        return cached_by_numba(x) + 1
+    """)
+
+    def run(factor: str, numba: str) -> object:
+        places = {"COMPCACHE_DIR": str(project.cache), "NUMBA_CACHE_DIR": str(tmp_path / numba)}
+        return project.run("import p\nresult = p.caller(2)", backend=False, FACTOR=factor, **places)
+
+    run("1", "numba")
+    run("4", "numba")  # Numba finds the code that it has stored for the other factor
+    assert run("4", "other") == 9

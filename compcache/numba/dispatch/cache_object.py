@@ -14,7 +14,6 @@ from numba.core.errors import NumbaWarning
 from compcache import frontend
 from compcache.errors import StorageError
 from compcache.interrupts import suppress
-from compcache.numba.compilation import libraries
 from compcache.numba.entries.names import make_func_name, make_label
 from compcache.numba.fingerprints.content import find_old_code
 from compcache.numba.fingerprints.history import is_latest
@@ -116,15 +115,6 @@ class CacheObject(_Cache):  # type: ignore[misc]
     def _may_delegate(self, refusal: BaseException | None) -> bool:
         """Return whether the fallback cache may store a function that this cache refuses because of the error `refusal`."""
         return self._is_requested and not isinstance(refusal, Unrepeatable)
-
-    def _load_from_fallback(self, sig: Any, target_context: Any) -> Any:
-        """Return the compile result from the fallback cache, or None. Record that the dependencies of the result are unknown."""
-        entry = self._fallback.load_overload(sig, target_context)
-        if entry is not None:
-            library = getattr(entry, "library", entry)
-            problem = Unidentifiable(f"the function calls {self._full_name()}, which was loaded from another cache")
-            libraries.set_dependencies(library, libraries.LibraryRecord(problem=problem))
-        return entry
 
     def _mark_as_delegated(self, identity: Identity, sig: Any) -> None:
         """Mark an overload that has an identity as delegated to the fallback cache, unless that cache stores nothing. Ignore failures."""

@@ -76,7 +76,7 @@ class FunctionCache(CacheObject):
         if cres is not None or not self._enabled:
             return cres
         if self._has_own_locator:
-            return self._load_from_fallback(sig, target_context)
+            return self._fallback.load_overload(sig, target_context)
         self._read_descriptions()
         identity = self._identify(parsed, target_context)
         if isinstance(identity, Identity):
@@ -284,7 +284,7 @@ class FunctionCache(CacheObject):
 
         `refusal` is the reason why the function has no identity; None if the overload is marked as delegated.
         """
-        cres = self._load_from_fallback(sig, target_context) if self._may_delegate(refusal) else None
+        cres = self._fallback.load_overload(sig, target_context) if self._may_delegate(refusal) else None
         if cres is None:
             self._backend.count_miss(make_label(self._full_name(), _parse_signature(sig)), refused=True)
         return cres

@@ -37,12 +37,12 @@ class GufuncCache(CacheObject):
             return None
         identity = None if self._has_own_locator else self._identify()
         if not isinstance(identity, Identity):
-            return self._load_from_fallback(sig, target_context) if self._may_delegate(identity) else None
+            return self._fallback.load_overload(sig, target_context) if self._may_delegate(identity) else None
         if identity.key in self._flushed:
             return None
         library = self._load(identity, sig, target_context)
         if library is None and self._was_delegated(identity, sig):
-            return self._load_from_fallback(sig, target_context)
+            return self._fallback.load_overload(sig, target_context)
         if library is None:
             self._backend.count_miss(make_func_name(identity, sig))
         else:

@@ -1,7 +1,8 @@
 """Keeps the values that functions read when their code was loaded, so that Numba can compile the functions from these values later.
 
 Without a cache, this process would have compiled the callees of a loaded function, and run the implementations that it uses, before the
-values changed. Values of plain types, small arrays, and small containers of plain values are copied. Other objects are only referred to.
+values changed. Values of plain types, small arrays, and small containers of plain values are copied. Other objects are referred to weakly;
+functions, classes and objects of Numba's classes live as long as the dispatcher of the function that reads them (`keep_objects`).
 Attributes of the program's classes and objects are kept, too.
 """
 
@@ -15,18 +16,18 @@ from types import CellType
 from compcache.interrupts import suppress
 from compcache.numba.registered import record_copy
 from compcache.numba.registered.code_reads import MISSING, cells_of
-from compcache.numba.registered.library import is_library_function, is_library_module
+from compcache.numba.registered.library import is_generator_module, is_library_function, is_library_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import CodeType
     from typing import Any
 
     #: Returns a former value, or `MISSING` if the value is gone. The argument has the copies of functions, by the copied functions.
     Former = Callable[[dict[Any, Any]], Any]
 
-__all__ = ["changed_attributes", "former_function", "keep_values"]
+__all__ = ["changed_attributes", "former_function", "keep_objects", "keep_values"]
 
 _Function: Any = type(lambda: 0)
 _Module = type(sys)
@@ -49,9 +50,10 @@ class _KeptValues:
         globals, cells: the values of the variables that the function reads, by name.
         attributes: the attributes of classes and objects that the function, or a function that it calls, may read, by the id of the class
             or object and the name: a reference from `_refer_to` to the class or object, and the value.
+        references: references from `_refer_to` to the functions, classes and objects of Numba's classes among the values.
     """
 
-    __slots__ = ("attributes", "calls", "cells", "code", "globals", "names")
+    __slots__ = ("attributes", "calls", "cells", "code", "globals", "names", "references", "_compcache_kept")
 
     def __init__(self, code: CodeType, calls: int) -> None:
         self.code = code
@@ -60,6 +62,7 @@ class _KeptValues:
         self.globals: dict[str, Former] = {}
         self.cells: dict[str, Former] = {}
         self.attributes: dict[tuple[int, str], tuple[Callable[[], Any], Former]] = {}
+        self.references: list[Callable[[], Any]] = []
 
     def keep_named(self, namespace: dict[str, Any], owners: int) -> dict[str, Former]:
         """Keep the variables or attributes in a namespace that the function names, and return them by name. See `keep` for `owners`."""
@@ -88,13 +91,17 @@ class _KeptValues:
             with suppress(Exception):  # code of the program, such as `__getattribute__`, may raise an exception
                 self._keep_attributes(value, owners - 1)
         reference = _refer_to(value)
+        if issubclass(cls, (type, _Function)) or is_generator_module(type.__getattribute__(cls, "__module__")):
+            self.references.append(reference)
         return lambda copies: MISSING if reference() is None else former_function(reference(), copies)
 
     def _keep_function(self, value: Any) -> None:
         """Keep the values and attributes that a callee reads. Do nothing if the value is not a Python function."""
         keep_values(value, self.calls - 1)
-        reads = _reads.get(ref(value)) if type(value) is _Function else None
-        self.attributes.update({} if reads is None else reads.attributes)
+        reads = _reads_of(value)
+        if reads is not None:
+            self.attributes.update(reads.attributes)
+            self.references += reads.references
 
     def _keep_attributes(self, value: Any, owners: int) -> None:
         """Keep attributes of a class, or of an object and its classes: those that the function names, and, if there are few, plain values.
@@ -136,6 +143,11 @@ def _refer_to(value: Any) -> Callable[[], Any]:
 _reads: dict[ref[Any], _KeptValues] = {}
 
 
+def _reads_of(function: Any) -> _KeptValues | None:
+    """Return what is kept for a Python function; None if nothing is kept, or for another object."""
+    return _reads.get(ref(function)) if type(function) is _Function else None
+
+
 def keep_values(function: Any, calls: int = _MAX_CALLS) -> None:
     """Keep the values that a function of the program, and the functions that it refers to, read now. Do nothing if they are kept already.
 
@@ -148,6 +160,17 @@ def keep_values(function: Any, calls: int = _MAX_CALLS) -> None:
     reads.cells = {name: reads.keep(value, _MAX_OWNERS) for name, value in cells_of(function)}
 
 
+def keep_objects(function: Any, owners: Iterable[Callable[[], Any]]) -> None:
+    """Keep alive the functions, classes and objects of Numba's classes that are kept for a function, as long as its dispatchers.
+
+    `owners` are references to the dispatchers. An implementation has none: the compiler never frees it, nor what is kept for it.
+    """
+    reads = _reads_of(function)
+    for owner in [owner() for owner in owners] or [reads]:
+        if owner is not None and reads is not None:
+            owner._compcache_kept = [reference() for reference in reads.references]
+
+
 def former_function(function: Any, copies: dict[Any, Any] | None = None) -> Any:
     """Return a copy of a function with the kept code, which reads the kept values.
 
@@ -156,7 +179,7 @@ def former_function(function: Any, copies: dict[Any, Any] | None = None) -> Any:
     `copies` has the copies of functions that refer to this function, by the copied functions. If it has a copy of this function, return
     that copy, otherwise add the new copy. None means that there are no copies yet.
     """
-    reads = _reads.get(ref(function)) if type(function) is _Function else None
+    reads = _reads_of(function)
     copies = {} if copies is None else copies
     if reads is None or function in copies or len(copies) > _MAX_CALLS:
         return function if reads is None else copies.get(function, function)
@@ -189,7 +212,7 @@ def changed_attributes(function: Any, copies: dict[Any, Any]) -> list[tuple[Any,
     those of `former_function`.
     """
     rows = []
-    reads = _reads.get(ref(function)) if type(function) is _Function else None
+    reads = _reads_of(function)
     for (_, name), (reference, value_of) in () if reads is None else reads.attributes.items():
         owner, former = reference(), value_of(copies)
         present = MISSING if owner is None else _own_attributes(owner).get(name, MISSING)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from _weakref import ref  # importing `weakref` is slow
 
-from compcache.numba.fingerprints.former import keep_values
+from compcache.numba.fingerprints import RUN
+from compcache.numba.fingerprints.former import keep_objects, keep_values
 from compcache.numba.fingerprints.owners import hashed_reference
 from compcache.numba.registered.library import full_name
 
@@ -43,6 +44,8 @@ def record_code(parts: Iterable[FunctionPart], records: Iterable[Record] = ()) -
         _unread.extend([(record, named_functions(parts)) for record in records])
     for part in parts:
         keep_values(part.function)
+        if part.owners or part.kind == RUN:
+            keep_objects(part.function, part.owners)
         digests = _digests.setdefault(ref(part.function, _digests.pop), {}).setdefault(part.kind, {})
         digests.pop(part.digest, None)  # a known digest moves to the end, because `is_latest` compares the last one
         digests[part.digest] = None

@@ -34,6 +34,7 @@ from compcache.numba.lazy.garbage import few_collections
 from compcache.numba.lazy.raising import ModuleFilePath
 from compcache.numba.registered.library import is_library_module
 from compcache.numba.registered.options import declared_locals
+from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -77,6 +78,7 @@ def start_recording(*, from_the_start: bool) -> None:
     _recorders.wrap(manager.DataModelManager, "lookup", _run_before(_record_type))
     _recorders.wrap(base.BaseContext, "add_dynamic_addr", _run_before(_record_address))
     _recorders.wrap(serialize.NumbaPickler, "reducer_override", _wrap_reducer)
+    _recorders.wrap(codegen.Codegen, "unserialize_library", _wrap_unserialize)
     _recorders.wrap(wrappers._GufuncWrapper, "__init__", _accept_backend_as_cache)
     _postpone_code()
 
@@ -373,6 +375,19 @@ def _record_use(function: Any, template: Any, args: Any, kws: Any) -> Any:
     keys = arguments, (*arguments, targetconfig.ConfigStack.top_or_none())
     kept_key = next((key for key in keys if key in template._impl_cache), None)
     return scopes.record_use(function, type(template), keys, kept_key, args, kws)
+
+
+def _wrap_unserialize(original: Any) -> Any:
+    """Return a wrapper that records that the dependencies of code from another cache are unknown."""
+
+    def unserialize_library(self: Any, serialized: Any) -> Any:
+        """Load a library as before. Numba's own cache does not compare the values that callees read."""
+        library = original(self, serialized)
+        problem = Unidentifiable(f"the function calls {library.name}, which was loaded from another cache")
+        libraries.set_dependencies(library, libraries.LibraryRecord(problem=problem))
+        return library
+
+    return unserialize_library
 
 
 def _wrap_apply(original: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.numba.fingerprints.former import keep_values
+from compcache.numba.fingerprints.former import keep_objects, keep_values
 from compcache.numba.fingerprints.implementations import GENERATOR, plain_function, registry, stable_name
 from compcache.numba.identity.dependencies import Dependency, is_current
 from compcache.numba.identity.key import signature_text
@@ -66,7 +66,9 @@ def record_results(results: Iterable[Result]) -> None:
     for (name, content), arguments in results:
         for implementation in registry.by_name.get(name, ()):
             function = implementation.function
-            keep_values(getattr(function, "generic", None) if isinstance(function, type) else plain_function(function))
+            function = getattr(function, "generic", None) if isinstance(function, type) else plain_function(function)
+            keep_values(function)
+            keep_objects(function, ())
         contents = _contents.setdefault(name, {})
         contents[arguments] = content if contents.get(arguments, content) == content else ""
 

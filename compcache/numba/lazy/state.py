@@ -53,7 +53,7 @@ class State:
 
     __slots__ = (
         "compiled", "declared", "decorator", "defaults", "function", "key", "loaded", "make_real", "options", "reason",
-        "signatures", "__weakref__",
+        "signatures", "__weakref__", "_compcache_kept",
     )  # fmt: skip
 
     def __init__(
