@@ -30,7 +30,7 @@ from compcache.numba.entries.names import format_signature
 from compcache.numba.fingerprints.history import named_functions
 from compcache.numba.fingerprints.walk import CLASS, SIZE_OF_LINES
 from compcache.numba.identity.dependencies import encode_names, matching_names
-from compcache.numba.identity.kept_results import encode_results
+from compcache.numba.identity.kept_results import changed_implementation, encode_results
 from compcache.numba.identity.linked import encode_linked, encode_loops
 from compcache.numba.identity.settings import requested_cpu, requested_cpu_and_features
 from compcache.numba.lazy.c_helpers import THREADING
@@ -91,7 +91,7 @@ def save_result(cache: Cache, identity: Identity, name: str, cres: Any, targets:
     library = cres.library
     recorded = _name_linked(libraries.collect_dependencies(library), identity)
     text = _require_assembly(cres, library._final_module)
-    checked = _make_checked_fields(_digest_reported_lines(identity, text, shows_files=cres.objectmode or bool(cres.lifted)), recorded)
+    checked = _make_checked_fields(name, _digest_reported_lines(identity, text, shows_files=cres.objectmode or bool(cres.lifted)), recorded)
     token = _find_token(cres)
     source, payload = _prepare_image_source(cres, text)
     if source is not None:
@@ -148,23 +148,33 @@ def _make_linkable_bitcode(cres: Any) -> bytes:
     return bitcode
 
 
-def _make_checked_fields(lines: str, recorded: libraries.LibraryRecord) -> tuple[str, str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
+def _make_checked_fields(
+    name: str, lines: str, recorded: libraries.LibraryRecord
+) -> tuple[str, str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
     """Return the fields of the description that a load checks, for a digest of the source lines (or "") and the recorded dependencies.
 
-    Raise `NotCacheable` if the dependencies are unknown.
+    Raise `NotCacheable` if the dependencies are unknown, or if this process could not use a stored entry with this name and these fields.
     """
     if recorded.problem:
         raise NotCacheable(str(recorded.problem)) from recorded.problem
     requested_names = encode_names(recorded.names)
     rows = sorted(recorded.dependencies | encode_results(recorded.results))
-    return requested_cpu(), lines, tuple(rows), requested_names, matching_names(requested_names)
+    checked = requested_cpu(), lines, tuple(rows), requested_names, matching_names(requested_names)
+    reason = load.known_rejection(name, checked)
+    if reason:
+        raise NotCacheable(reason) from Unrepeatable(reason)
+    return checked
 
 
 def _name_linked(recorded: libraries.LibraryRecord, identity: Identity) -> libraries.LibraryRecord:
     """Return the dependencies of the code of an entry, with the overloads that are linked into the code, and the loops of ufuncs.
 
-    Raise `NotCacheable` if a process that loads the entry could not find a ufunc.
+    Raise `NotCacheable` if a process that loads the entry could not find a ufunc, or must have two contents of an implementation.
     """
+    changed = changed_implementation(recorded.dependencies, recorded.results)
+    if changed and recorded.problem is None:
+        reason = f"{changed} reads a value that has changed since a callee was compiled: let implementations change no variable"
+        raise NotCacheable(reason) from Unrepeatable(reason)
     functions = named_functions(identity.parts)
     rows = encode_linked(recorded.linked, recorded.dependencies, functions)
     loops = encode_loops(recorded.loops, recorded.dependencies, functions)
@@ -333,7 +343,8 @@ def save_library(
         raise NotCacheable(_DYNAMIC_GLOBALS)
     library._ensure_finalized()
     recorded = _name_linked(recorded, identity)
-    checked = _make_checked_fields(_digest_reported_lines(identity, str(library._final_module)) or identity.lines[:SIZE_OF_LINES], recorded)
+    lines = _digest_reported_lines(identity, str(library._final_module)) or identity.lines[:SIZE_OF_LINES]
+    checked = _make_checked_fields(name, lines, recorded)
     try:
         source = image_source.prepare_image(str(library._final_module), (symbol,))
         payload = library.name, _make_environment_rows(source.environments)
