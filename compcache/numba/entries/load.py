@@ -42,10 +42,7 @@ _rejected: dict[tuple[Any, ...], str] = {}
 
 
 def known_rejection(name: str, conditions: Sequence[Any]) -> str:
-    """Return why this process could not use a stored entry with this name and these conditions; "" if it has found no such entry.
-
-    A second entry with these conditions would be of no use to any process.
-    """
+    """Return why this process cannot use an entry that it has found with this name and conditions; "" if it has found none."""
     return _rejected.get((name, *conditions), "")
 
 
@@ -61,11 +58,9 @@ def find_entry(
     """
 
     def outdated(description: Description) -> str:
-        """Return why the caller cannot use an entry; "" if it can. Remember the reason, unless it is the caller's."""
-        if not is_wanted(description):
-            return "the caller has no use for the entry"
-        reason = _outdated_reason(description, is_new=is_new)
-        if reason:
+        """Return why the caller cannot use an entry; "" if it can."""
+        reason = _outdated_reason(description, is_new=is_new) if is_wanted(description) else "the caller has no use for the entry"
+        if reason and not is_new:
             _rejected[name, description.cpu, description.lines, description.dependencies, description.asked, description.answered] = reason
         return reason
 

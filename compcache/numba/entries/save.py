@@ -85,13 +85,16 @@ def save_result(cache: Cache, identity: Identity, name: str, cres: Any, targets:
 
     Raises:
         NotYetCacheable: a recursive callee is not compiled yet.
-        NotCacheable: the code depends on objects that only this process has or that cannot be pickled, or its dependencies are unknown.
+        NotCacheable: the code depends on objects that only this process has or that cannot be pickled, or its dependencies are unknown; or
+            a stored entry has the same conditions, and this process cannot use it.
         CompcacheError: the entry could not be stored.
     """
     library = cres.library
     recorded = _name_linked(libraries.collect_dependencies(library), identity)
     text = _require_assembly(cres, library._final_module)
-    checked = _make_checked_fields(name, _digest_reported_lines(identity, text, shows_files=cres.objectmode or bool(cres.lifted)), recorded)
+    checked = _make_checked_fields(_digest_reported_lines(identity, text, shows_files=cres.objectmode or bool(cres.lifted)), recorded)
+    if reason := load.known_rejection(name, checked):
+        raise NotCacheable(reason) from Unrepeatable(reason)
     token = _find_token(cres)
     source, payload = _prepare_image_source(cres, text)
     if source is not None:
@@ -148,22 +151,16 @@ def _make_linkable_bitcode(cres: Any) -> bytes:
     return bitcode
 
 
-def _make_checked_fields(
-    name: str, lines: str, recorded: libraries.LibraryRecord
-) -> tuple[str, str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
+def _make_checked_fields(lines: str, recorded: libraries.LibraryRecord) -> tuple[str, str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
     """Return the fields of the description that a load checks, for a digest of the source lines (or "") and the recorded dependencies.
 
-    Raise `NotCacheable` if the dependencies are unknown, or if this process could not use a stored entry with this name and these fields.
+    Raise `NotCacheable` if the dependencies are unknown.
     """
     if recorded.problem:
         raise NotCacheable(str(recorded.problem)) from recorded.problem
     requested_names = encode_names(recorded.names)
     rows = sorted(recorded.dependencies | encode_results(recorded.results))
-    checked = requested_cpu(), lines, tuple(rows), requested_names, matching_names(requested_names)
-    reason = load.known_rejection(name, checked)
-    if reason:
-        raise NotCacheable(reason) from Unrepeatable(reason)
-    return checked
+    return requested_cpu(), lines, tuple(rows), requested_names, matching_names(requested_names)
 
 
 def _name_linked(recorded: libraries.LibraryRecord, identity: Identity) -> libraries.LibraryRecord:
@@ -343,8 +340,7 @@ def save_library(
         raise NotCacheable(_DYNAMIC_GLOBALS)
     library._ensure_finalized()
     recorded = _name_linked(recorded, identity)
-    lines = _digest_reported_lines(identity, str(library._final_module)) or identity.lines[:SIZE_OF_LINES]
-    checked = _make_checked_fields(name, lines, recorded)
+    checked = _make_checked_fields(_digest_reported_lines(identity, str(library._final_module)) or identity.lines[:SIZE_OF_LINES], recorded)
     try:
         source = image_source.prepare_image(str(library._final_module), (symbol,))
         payload = library.name, _make_environment_rows(source.environments)

@@ -115,10 +115,8 @@ def are_results_valid(dependency: Dependency, arguments: Iterable[str]) -> bool:
 
 
 def changed_implementation(dependencies: Iterable[Dependency], results: Iterable[Result]) -> str:
-    """Return the name of an implementation that would need two contents at once where the code is loaded; "" if there is none.
-
-    Results for known types have the content of their time. All other dependencies need the present content.
-    """
+    """Return the name of an implementation of which a load would need two present contents; "" if there is none."""
+    # Results for known types have the content of their time.
     kept = {result.dependency for result in results if result.arguments} - {result.dependency for result in results if not result.arguments}
     contents: dict[tuple[str, str], set[Dependency]] = {}
     for dependency in dependencies:
