@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from numba_modes import Outcome, Programs, uncached_fixture  # noqa: F401 - fixtures
 
+from compcache import Cache
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -201,3 +203,108 @@ def test_code_of_generators_whose_values_a_compilation_has_changed_is_not_stored
     for order in ("g", "fg", "g"):
         outcome = programs.start(mode, tmp_path / "cache", order, counted)
         assert outcome == Outcome(uncached(_COUNTING, order, counted), 0, 0)
+
+
+_HELPED = """
+    import sys
+    from numba import njit, types
+    from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+    from numba.extending import lower_builtin
+
+    *earlier, present = map(int, sys.argv[1:])
+    G = (earlier or [present])[0]
+
+    def number(x):
+        pass
+
+    @infer_global(number)
+    class Typing(AbstractTemplate):
+        def generic(self, args, kws):
+            return signature(types.float64 if G == 1 else types.int64, types.int64)
+
+    @lower_builtin(number, types.int64)
+    def lower_number(context, builder, sig, args):
+        return context.cast(builder, args[0], types.int64, sig.return_type)
+
+    @njit(cache=True)
+    def helper(x):
+        return number(x)
+
+    @njit(cache=True)
+    def first(x):
+        return helper(x)
+
+    @njit(cache=True)
+    def second(x):
+        return helper(x), 100
+
+    value = first(1) if earlier else None
+    G = present
+    print(value, second(1))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", ["run", "install"])
+def test_helpers_that_a_process_has_compiled_have_the_types_of_that_time_in_code_that_it_loads(
+    tmp_path: Path, uncached: Callable[..., str], mode: str
+) -> None:
+    programs = Programs(tmp_path, _HELPED)
+    for given in ("2", "1 2", "1 2", "2"):
+        assert programs.start(mode, tmp_path / "cache", *given.split()).answer == uncached(_HELPED, *given.split())
+
+
+_GROWING = """
+    import sys
+    from numba import float64, njit, types
+    from numba.core.typing.templates import AttributeTemplate
+    from numba.experimental import jitclass
+    from numba.extending import infer_getattr
+
+    table = {}
+    FACTOR = int(sys.argv[1])
+
+    @infer_getattr
+    class Reading(AttributeTemplate):
+        key = types.ClassInstanceType
+
+        def generic_resolve(self, instance, attr):
+            return types.int64 if table.get(attr) == instance else None
+
+    @jitclass([("a", float64)])
+    class Scale:
+        def __init__(self, a):
+            self.a = a
+
+    @njit(cache=True)
+    def helper(s):
+        return s.a * FACTOR
+
+    @njit(cache=True)
+    def with_helper(s):
+        return helper(s) + s.a
+
+    @njit(cache=True)
+    def alone(s):
+        return s.a + FACTOR
+
+    s = Scale(2.5)
+    value = helper(s)
+    table["b"] = 1
+    print(value, with_helper(s), alone(s))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", ["run", "install"])
+def test_code_that_no_process_can_use_is_not_stored_at_each_start(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
+    programs = Programs(tmp_path, _GROWING)
+    stored = []
+    for given in ("3", "3", "3", "4", "4"):
+        assert programs.start(mode, tmp_path / "cache", given).answer == uncached(_GROWING, given)
+        stored.append(len(Cache(tmp_path / "cache").modules()))
+    first, second, third, edited, last = stored
+    assert first == second == third < edited == last
+    assert not [function for function in Cache(tmp_path / "cache").functions() if "with_helper" in function.func_name]

@@ -10,7 +10,7 @@ from numba.core.codegen import JITCodeLibrary
 from compcache.numba.compilation import scopes
 from compcache.numba.fingerprints.implementations import stable_name
 from compcache.numba.identity.dependencies import Dependency, dependency_of, dependency_of_generator, dependency_of_type
-from compcache.numba.identity.kept_results import Result, record_generators
+from compcache.numba.identity.kept_results import Result, record_generators, record_results
 from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable
 
 if TYPE_CHECKING:
@@ -142,6 +142,7 @@ def _dependencies_in_scope(scope: scopes.Scope) -> LibraryRecord:
     """
     try:
         results = frozenset([result for function in scope.tried.values() for result in _results_in_scope(scope, function)])
+        record_results([result for result in results if not result.arguments])
         unused = [function for id_, function in scope.tried.items() if id_ not in scope.used]
         dependencies = {dependency_of(function, declined=id(function) not in scope.accepted) for function in unused}
         dependencies |= {result.dependency for result in results}

@@ -34,7 +34,16 @@ if TYPE_CHECKING:
     from compcache.numba.fingerprints.history import Functions
     from compcache.numba.identity.key import Identity
 
-__all__ = ["find_entry", "load_library", "load_result", "run_image"]
+__all__ = ["find_entry", "known_rejection", "load_library", "load_result", "run_image"]
+
+
+#: Why this process cannot use entries that it has found, by their names and conditions.
+_rejected: dict[tuple[Any, ...], str] = {}
+
+
+def known_rejection(name: str, conditions: Sequence[Any]) -> str:
+    """Return why this process cannot use an entry that it has found with this name and conditions; "" if it has found none."""
+    return _rejected.get((name, *conditions), "")
 
 
 def find_entry(
@@ -50,7 +59,10 @@ def find_entry(
 
     def outdated(description: Description) -> str:
         """Return why the caller cannot use an entry; "" if it can."""
-        return _outdated_reason(description, is_new=is_new) if is_wanted(description) else "the caller has no use for the entry"
+        reason = _outdated_reason(description, is_new=is_new) if is_wanted(description) else "the caller has no use for the entry"
+        if reason and not is_new:
+            _rejected[name, description.cpu, description.lines, description.dependencies, description.asked, description.answered] = reason
+        return reason
 
     request = Request(lines, requested_cpu(), implementations=implementations, outdated=outdated)
     target = frontend.find(cache, name, request.accepts, kind=DESCRIPTION, is_new=is_new)

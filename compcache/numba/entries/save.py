@@ -30,7 +30,7 @@ from compcache.numba.entries.names import format_signature
 from compcache.numba.fingerprints.history import named_functions
 from compcache.numba.fingerprints.walk import CLASS, SIZE_OF_LINES
 from compcache.numba.identity.dependencies import encode_names, matching_names
-from compcache.numba.identity.kept_results import encode_results
+from compcache.numba.identity.kept_results import changed_implementation, encode_results
 from compcache.numba.identity.linked import encode_linked, encode_loops
 from compcache.numba.identity.settings import requested_cpu, requested_cpu_and_features
 from compcache.numba.lazy.c_helpers import THREADING
@@ -85,13 +85,16 @@ def save_result(cache: Cache, identity: Identity, name: str, cres: Any, targets:
 
     Raises:
         NotYetCacheable: a recursive callee is not compiled yet.
-        NotCacheable: the code depends on objects that only this process has or that cannot be pickled, or its dependencies are unknown.
+        NotCacheable: the code depends on objects that only this process has or that cannot be pickled, or its dependencies are unknown; or
+            a stored entry has the same conditions, and this process cannot use it.
         CompcacheError: the entry could not be stored.
     """
     library = cres.library
     recorded = _name_linked(libraries.collect_dependencies(library), identity)
     text = _require_assembly(cres, library._final_module)
     checked = _make_checked_fields(_digest_reported_lines(identity, text, shows_files=cres.objectmode or bool(cres.lifted)), recorded)
+    if reason := load.known_rejection(name, checked):
+        raise NotCacheable(reason) from Unrepeatable(reason)
     token = _find_token(cres)
     source, payload = _prepare_image_source(cres, text)
     if source is not None:
@@ -163,8 +166,12 @@ def _make_checked_fields(lines: str, recorded: libraries.LibraryRecord) -> tuple
 def _name_linked(recorded: libraries.LibraryRecord, identity: Identity) -> libraries.LibraryRecord:
     """Return the dependencies of the code of an entry, with the overloads that are linked into the code, and the loops of ufuncs.
 
-    Raise `NotCacheable` if a process that loads the entry could not find a ufunc.
+    Raise `NotCacheable` if a process that loads the entry could not find a ufunc, or must have two contents of an implementation.
     """
+    changed = changed_implementation(recorded.dependencies, recorded.results)
+    if changed and recorded.problem is None:
+        reason = f"{changed} reads a value that has changed since a callee was compiled: let implementations change no variable"
+        raise NotCacheable(reason) from Unrepeatable(reason)
     functions = named_functions(identity.parts)
     rows = encode_linked(recorded.linked, recorded.dependencies, functions)
     loops = encode_loops(recorded.loops, recorded.dependencies, functions)

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.description import Description
 
 __all__ = [
-    "Result", "are_results_valid", "decode_results", "digest_arguments", "encode_results", "former_result", "record_generators",
-    "record_results", "record_results_in", "record_unknown_result",
+    "Result", "are_results_valid", "changed_implementation", "decode_results", "digest_arguments", "encode_results", "former_result",
+    "record_generators", "record_results", "record_results_in", "record_unknown_result",
 ]  # fmt: skip
 
 
 class Result(NamedTuple):
-    """A result that Numba keeps: which implementation ran, and for which types.
+    """A result that the compiler used: which implementation ran, and for which types.
 
     Attributes:
         dependency: the implementation, with its content before it ran.
-        arguments: a digest of the types, from `digest_arguments`.
+        arguments: a digest of the types, from `digest_arguments`; "" if Numba does not keep the result.
     """
 
     dependency: Dependency
@@ -114,6 +114,16 @@ def are_results_valid(dependency: Dependency, arguments: Iterable[str]) -> bool:
     if dependency.name in _unknown or not contents <= {dependency.content}:
         return False
     return (are_recorded and digests <= recorded.keys()) or is_current(dependency)
+
+
+def changed_implementation(dependencies: Iterable[Dependency], results: Iterable[Result]) -> str:
+    """Return the name of an implementation of which a load would need two present contents; "" if there is none."""
+    # Results for known types have the content of their time.
+    kept = {result.dependency for result in results if result.arguments} - {result.dependency for result in results if not result.arguments}
+    contents: dict[tuple[str, str], set[Dependency]] = {}
+    for dependency in dependencies:
+        contents.setdefault((dependency.name, dependency.content.rpartition(" ")[0]), set()).add(dependency)
+    return min([name for (name, _), rows in contents.items() if len(rows) > 1 and not rows <= kept], default="")
 
 
 def encode_results(results: Iterable[Result]) -> set[Dependency]:
