@@ -465,7 +465,7 @@ class Loader(PlainLoader):
 
         sources = Sources(func_name, None, 0, set())
         try:
-            Plan(self, func_name, self.candidates(func_name), sources, None, None).choose()
+            Plan(self, func_name, self.candidates(func_name), sources, None, None, is_called=False).choose()
         except UndefinedSymbolError:
             return True
         except (CompcacheError, OSError) as error:

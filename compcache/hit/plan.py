@@ -110,6 +110,7 @@ class Plan:
         sources: the modules of the load.
         opened: the root's first realization, or None.
         error: the error of the first realization, or None.
+        is_called: whether Python must be able to call the root.
 
     Attributes:
         met_missing_import: whether any plan of this process has met a realization with an import that the cache lacks.
@@ -125,10 +126,13 @@ class Plan:
         sources: Sources,
         opened: Choice | None,
         error: Exception | None,
+        *,
+        is_called: bool = True,
     ) -> None:
         """Begin with the root."""
         self._loader = loader
         self._root = root
+        self._is_called = is_called
         self._sources = sources
         self._opened = opened
         self._nodes: dict[str, _Node] = {root: _Node(candidates)}
@@ -146,7 +150,7 @@ class Plan:
         while True:
             self._choose_pending()
             chosen = self._reachable()
-            conflict = _find_missing_entry(chosen[self._root]) or self._find_second_provider(chosen)
+            conflict = self._find_second_provider(chosen)
             if conflict is None and self._loader.linked is not None:
                 conflict = self._loader.linked.find_conflict(chosen)
             if conflict is None:
@@ -227,6 +231,8 @@ class Plan:
         while choice is not None or (choice := self._next_choice(name, node)) is not None:
             try:
                 self._read_needs(choice)
+                if name == self._root and self._is_called:
+                    _require_entry(choice)
                 if self._any_exhausted:
                     self._require_imports(choice)
                 self._require_type(name, node, choice)
@@ -536,22 +542,22 @@ def _describe_symbol(symbol: str) -> str:
     return repr(symbol) if plain == symbol else f"{symbol!r} ({plain})"
 
 
-def _find_missing_entry(choice: Choice) -> tuple[str, SignatureError] | None:
-    """Return the name of the root and an error if the root can only be imported; None if Python can call it."""
+def _require_entry(choice: Choice) -> None:
+    """Check that Python can call a function. Raise `SignatureError` if it can only be imported."""
     record = choice.record
-    subject = f"{record.name!r} of module {choice.module_id.hex()}"
     if record.signature.startswith(LINK_ONLY):
         kind = record.signature.removeprefix(LINK_ONLY)
         advice = "name it in functions=" if kind == "hidden function" else "export a function that returns its value"
-        return record.name, SignatureError(
-            f"the symbol {subject} is a {kind}, which other modules can import but Python cannot call: {advice}"
+        raise SignatureError(
+            f"the symbol {record.name!r} of module {choice.module_id.hex()} is a {kind}, which other modules can import "
+            f"but Python cannot call: {advice}"
         )
     if record.entry == NO_ENTRY:
-        return record.name, SignatureError(
-            f"function {subject} cannot be called from Python: {record.signature.removeprefix('! ')}; call it from a function in another "
-            "module that passes the arguments and the result by pointer"
+        raise SignatureError(
+            f"function {record.name!r} of module {choice.module_id.hex()} cannot be called from Python: "
+            f"{record.signature.removeprefix('! ')}; call it from a function in another module that passes the arguments and the result "
+            "by pointer"
         )
-    return None
 
 
 def require_usable(store: Store, file: ModuleFile) -> None:

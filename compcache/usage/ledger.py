@@ -234,8 +234,8 @@ class Uses:
     def counters_with_loads(self, seconds_of: SecondsOf, now: float) -> dict[tuple[int, str], float]:
         """Return the counters, with the loads and the seconds that they saved. Hours more than `_HOURLY` before `now` are merged into days.
 
-        `seconds_of` is called for the modules of one directory at a time, in the order of module_ids. A load of a module that was removed
-        since counts with the mean time of all compilations, because nothing has the time of its own.
+        `seconds_of` is called for the modules of one directory at a time, in the order of module_ids. A load of any other module,
+        which was removed since or is in a layer, counts with the mean time of all compilations of this cache.
         """
         oldest = int(now) // HOUR - _HOURLY
         counters: dict[tuple[int, str], float] = {}

@@ -205,7 +205,7 @@ class CacheStats(Shown):
         miss_reasons: the misses by reason: absent, cpu, damaged, dependency, global, ...
         loads: the number of modules loaded, each counted once per process.
         compilations, compile_seconds: the number of compiled modules, and the processor time of their compilation.
-        saved_seconds: the processor time that compiling the loaded modules had taken; for modules that were removed since, the mean.
+        saved_seconds: the processor time that compiling the loaded modules had taken; for removed modules and those of layers, the mean.
         added_modules, added_size: the number of published modules, and their total size in bytes.
         evicted_modules, evicted_size: the number of modules that prunes removed, with automatic prunes, and their total size in bytes.
         corrupt: the number of damaged files moved to quarantine.

@@ -308,3 +308,57 @@ def test_code_that_no_process_can_use_is_not_stored_at_each_start(tmp_path: Path
     first, second, third, edited, last = stored
     assert first == second == third < edited == last
     assert not [function for function in Cache(tmp_path / "cache").functions() if "with_helper" in function.func_name]
+
+
+_REGISTERED_IN_STAGES = """
+    import sys
+    from llvmlite import ir
+    from numba import njit, types
+    from numba.core.imputils import lower_builtin
+    from numba.extending import type_callable
+
+    NUMBER = int(sys.argv[1])
+
+    def make(name, number):
+        def operation(x):
+            return x + number
+
+        operation.__name__ = operation.__qualname__ = name
+        globals()[name] = operation
+
+        @type_callable(operation)
+        def type_operation(context):
+            return lambda x: types.int64
+
+        @lower_builtin(operation, types.int64)
+        def generate(context, builder, sig, args):
+            return builder.add(args[0], ir.Constant(ir.IntType(64), number))
+
+    make("first", NUMBER)
+
+    @njit(cache=True)
+    def calls_first(x):
+        return first(x)
+
+    answers = [calls_first(1)]
+    make("second", 20)
+
+    @njit(cache=True)
+    def calls_second(x):
+        return second(x)
+
+    @njit(cache=True)
+    def calls_both(x):
+        return first(x) * second(x)
+
+    print(*answers, calls_second(1), calls_both(1))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_code_generators_of_one_name_that_are_registered_later_are_no_new_results(tmp_path: Path, uncached: Callable[..., str]) -> None:
+    programs = Programs(tmp_path, _REGISTERED_IN_STAGES)
+    for given, stored, found in (("1", 3, 0), ("1", 0, 3), ("4", 3, 0), ("4", 0, 3)):
+        outcome = programs.start("variable", tmp_path / "cache", given)
+        assert outcome == Outcome(uncached(_REGISTERED_IN_STAGES, given), stored, found)

@@ -39,7 +39,8 @@ class Result(NamedTuple):
     arguments: str
 
 
-#: The content of each implementation when it ran, by its name and the digest of the types; "" if it ran with several contents.
+#: The content of each implementation when it ran, by its name and the digest of the types (without a digest, by `_registered`); "" if it
+#: ran with several contents.
 _contents: dict[str, dict[str, str]] = {}
 #: The names of implementations with results whose content is unknown.
 _unknown: set[str] = set()
@@ -69,7 +70,7 @@ def record_results(results: Iterable[Result]) -> None:
             function = getattr(function, "generic", None) if isinstance(function, type) else plain_function(function)
             keep_values(function)
             keep_objects(function, ())
-        contents = _contents.setdefault(name, {})
+        contents, arguments = _contents.setdefault(name, {}), arguments or _registered(name)
         contents[arguments] = content if contents.get(arguments, content) == content else ""
 
 
@@ -82,6 +83,11 @@ def record_results_in(description: Description) -> None:
 def record_generators(dependencies: Iterable[Dependency]) -> None:
     """Record code generators that have made code of this process. Numba links that code into later callers."""
     record_results(Result(dependency, "") for dependency in dependencies if dependency.name.startswith(GENERATOR))
+
+
+def _registered(name: str) -> str:
+    """Return, in place of a digest, how many implementations have a name. Another one changes the content of the name, but no value."""
+    return f"#{len(registry.by_name.get(name, ()))}"
 
 
 def former_result(function: Any, arguments: str) -> Dependency | None:
@@ -110,7 +116,12 @@ def are_results_valid(dependency: Dependency, arguments: Iterable[str]) -> bool:
     recorded = _contents.get(dependency.name, {})
     digests = set(arguments)
     are_recorded = bool(digests) and "" not in digests
-    contents = {recorded[digest] for digest in digests & recorded.keys()} if are_recorded else set(recorded.values())
+    if are_recorded:
+        contents = {recorded[digest] for digest in digests & recorded.keys()}
+    else:
+        registry.refresh()
+        present = _registered(dependency.name)
+        contents = {content for digest, content in recorded.items() if digest[0] != "#" or digest == present}
     if dependency.name in _unknown or not contents <= {dependency.content}:
         return False
     return (are_recorded and digests <= recorded.keys()) or is_current(dependency)
