@@ -202,9 +202,9 @@ class Store(Directory):
             self._memory_names.setdefault(name, {})[module.module_id, offset] = None
 
     def refresh(self) -> None:
-        """Read the index of the directory again if it was read before, to find what other processes have added.
+        """Read the index of this directory again if it was read before, to find what other processes have added. Layers are not read again.
 
-        Raise `StorageError` if the index cannot be read.
+        A damaged or missing index is rebuilt. Raise `StorageError` if the index cannot be read.
         """
         if self.index.is_listed:
             self._renew_index()
@@ -212,7 +212,7 @@ class Store(Directory):
     def renew_index(self) -> bool:
         """Read the indexes of the directory and its layers again; return whether an index has changed.
 
-        Raise `StorageError` if an index cannot be read.
+        A damaged or missing index is rebuilt. Raise `StorageError` if an index cannot be read.
         """
         return self._renew_index()
 

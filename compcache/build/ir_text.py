@@ -52,7 +52,9 @@ _ALIGNMENT = re.compile(r"^(?:@[^\n]*, align (\d+)|define [^\n]*\)[^()\n]* align
 _LONG_NUMBERS = tuple(map(re.compile, (r"i\d{4}(?<![-$.\w@%\"]i\d{4})", r"<\d{4}", r"<vscale x \d{4}", r"align \d{8}")))
 _STRING_OR_COMMENT = re.compile(r'"[^"]*"|;[^\n]*')
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"()[]{}"))
-_TYPE = re.compile(r'^%("[^"]*"|[-$.\w]+) = type ([^\n]*)$', re.MULTILINE)
+#: Definitions of types as any program may write them, on one or many lines. A body ends at the latest where another definition begins.
+_TYPE = re.compile(r'%("[^"]*"|[-$.\w]+)\s*=\s*type\b')
+_BODY = re.compile(r'(?:%"[^"]*"|%[-$.\w]+|(?!(?:define|declare)\s)[-$.\w]+|[^-$.\w%"=@!]+)*')
 _ANY_VECTOR = re.compile(r"<(?:vscale x )?\d+ x ")
 _SIZED_VECTOR = re.compile(r"<(vscale x )?(\d+) x (i\d+|half|bfloat|float|double|ptr)>")
 #: Heads of functions that other modules define or use, and calls through pointers.
@@ -242,14 +244,16 @@ def _is_deep(text: str) -> bool:
 
 def _has_deep_types(text: str) -> bool:
     """Return whether named types are nested deeper than `_DEEPEST`. Each pass removes the types without named parts."""
-    if text.count(" = type ") <= _DEEPEST:
+    if text.count("type") <= _DEEPEST:
         return False
-    parts = {match[1]: set(_TYPE_NAME.findall(match[2])) for match in _TYPE.finditer(text)}
+    _, *pieces = _TYPE.split(_STRING_OR_COMMENT.sub(lambda match: match[0] if text[match.start() - 1] == "%" else "", text))
+    bodies = [_BODY.match(piece)[0] for piece in pieces[1::2]]  # type: ignore[index] # the pattern may be empty
+    parts = {name: set(_TYPE_NAME.findall(body)) for name, body in zip(pieces[::2], bodies, strict=True)}
     if len(parts) <= _DEEPEST:
         return False
     wholes: dict[str, list[str]] = {}
     for name, names in parts.items():
-        names.intersection_update(parts)
+        names -= {used_name for used_name in names if used_name not in parts}
         for used_name in names:
             wholes.setdefault(used_name, []).append(name)
     level = [name for name, names in parts.items() if not names]

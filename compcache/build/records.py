@@ -32,6 +32,8 @@ __all__ = ["Needs", "RecordBuilder", "encode_definition", "may_be_undefined", "r
 
 #: The graph's node for all code that runs while an image is mapped or unmapped. No symbol has this name.
 _STARTUP = ""
+#: The size of the offset of a record, behind the digest of a link type (`LINK_TYPE_BYTES`).
+_OFFSET_SIZE = 4
 #: The head of a variable that never changes, up to its type.
 _CONSTANT = re.compile(r'(?:"[^"]*"|\S+) = (?:[a-z_]+(?:\([^)]*\))? )*constant ')
 
@@ -124,7 +126,7 @@ class RecordBuilder:
         """
         need = self._needs.get(export.symbol)
         offset = self._add_need(need) if need is not None else 0
-        link_type = self._link_type(self._types.definitions.get(export.symbol, ""))
+        link_type = self._add_link_type(self._types.definitions.get(export.symbol, ""))
         record = FunctionRecord(export.name, export.symbol, signature, target_id, function, entry, offset, link_type)
         return self.records.add(encode_function(record))
 
@@ -165,17 +167,17 @@ class RecordBuilder:
         A module that defines a merged variable itself expects at least the size of its own definition.
         """
         name = self._imports[symbol]
-        link_type = self._link_type(unite_types(self._types.uses.get(symbol, ())) or self._types.definitions.get(symbol, ""))
+        link_type = self._add_link_type(unite_types(self._types.uses.get(symbol, ())) or self._types.definitions.get(symbol, ""))
         return self._slots.get(symbol, name), name, self._places.get(symbol, b""), link_type
 
-    def _link_type(self, text: str) -> bytes:
-        """Return the digest of a link type and the offset of its record, as bytes; empty for an unknown type.
+    def _add_link_type(self, text: str) -> bytes:
+        """Write the record of a link type, once for each type. Return the digest of the type and the offset of the record, as bytes.
 
-        The record is written once for each type.
+        The result is empty for an unknown type.
         """
         if text and text not in self._written_types:
             offset = self.records.add(encode_link_type(text))
-            self._written_types[text] = type_digest(text) + offset.to_bytes(4, "little")
+            self._written_types[text] = type_digest(text) + offset.to_bytes(_OFFSET_SIZE, "little")
         return self._written_types.get(text, b"")
 
     def _add_global(self, name: str) -> int:

@@ -41,7 +41,7 @@ _versions: dict[str, str] = {}
 _INPUT = {"c": "c", "c++": "c++", "fortran": "f95-cpp-input"}
 #: The line that a preprocessor writes where another file begins (GCC's manual, "Preprocessor Output"). The file name has C's escapes.
 _MARKER = re.compile(rb'#(?:line)? \d+ "((?:[^"\\]|\\.)*)"((?: \d)*)\s*\Z')
-_ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)", re.DOTALL)
+_ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|(.))", re.DOTALL)
 #: Flags and words of a source that put line numbers into the code.
 _LINE_FLAGS = ("-g", "-fsanitize", "-fprofile", "-fcoverage")
 _LINE_WORDS = (b"__builtin_LINE", b"__builtin_COLUMN", b"__builtin_FILE", b"__builtin_source_location")
@@ -211,10 +211,10 @@ def _included_files(code: bytes) -> list[str]:
 
 
 def _unescape(match: re.Match[bytes]) -> bytes:
-    """Return the byte for an escape in the name of a file: one to three octal digits, a letter, or the character itself."""
-    if match[1].isdigit():
-        return bytes([int(match[1], 8)])
-    return {b"n": b"\n", b"t": b"\t", b"r": b"\r"}.get(match[1], match[1])
+    """Return the byte for an escape in the name of a file: one to three octal digits, `n`, `t` or `r`, or any other character itself."""
+    if match[1]:
+        return bytes([int(match[1], 8) & 0xFF])
+    return {b"n": b"\n", b"t": b"\t", b"r": b"\r"}.get(match[2], match[2])
 
 
 def identity_of_unit(unit: Unit, translation: Translation) -> Identity:

@@ -177,7 +177,11 @@ class _Linker:
         return name not in self._movable and (bound is None or (bound.is_one and bound.module_id == module_id))
 
     def reach(self) -> tuple[_Reached, dict[str, tuple[int, str]]]:
-        """Return the definitions that are linked for the requested functions, and the places of the image's exports, by name."""
+        """Choose the definitions to link for the requested functions. Return them, and the places of the image's exports by name.
+
+        A requested function is left out if it is in no part, or can be neither copied nor moved with its module. Call this before
+        `link_parts`.
+        """
         for name in self._closure.roots:
             place = self._place_of(name)
             if place is not None and (self._include_copy(*place) or self._include_module(place[0])):

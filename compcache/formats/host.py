@@ -67,9 +67,9 @@ class Processor:
         return has_features
 
     def accept(self, requirement: str) -> None:
-        """Add the target_ids of a requirement, and of the same requirement without features, to `accepted`.
+        """Record in `accepted` that code with a requirement runs on this processor.
 
-        Mapping a module needs the latter.
+        Two target_ids are added, because a function is checked by its full requirement, and its module by the requirement without features.
         """
         to_load = requirement.rpartition("\0")[0] + "\0"
         self.accepted |= {target_id(requirement), target_id(to_load)}

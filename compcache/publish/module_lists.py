@@ -444,8 +444,8 @@ class ModuleLists:
 
         return (_decode_name(base) for base, _ in merge_keys([bases_of(b"n"), bases_of(b"g")]))
 
-    def groups(self) -> set[str]:
-        """Return the bases of the names of groups."""
+    def group_bases(self) -> set[str]:
+        """Return the bases of the names of all groups in the lists."""
         return {_decode_name(key[1:].partition(b"\0")[0]) for key, _ in self._starting_with(b"g")}
 
     def functions(self, prefix: str) -> Iterator[tuple[str, bytes]]:

@@ -275,7 +275,7 @@ def _check_rows(rows: list[Row]) -> list[Row]:
         for type_ in {*map(type, column)} - {tuple}:
             raise ValueError(f"the {title} of a module are of type {type_.__name__}, not tuple")
     if not (min(times) >= 0 and sum(times) < float("inf")):
-        raise ValueError("the compile time of a module is not a finite number of seconds from 0 on")
+        raise ValueError("the compile time of a module is negative or not finite")
     if not list(map(len, names)) == list(map(len, offsets)) == list(map(len, signatures)):
         raise ValueError("the numbers of names, offsets and signatures of a module differ")
     # Joining and packing raise an error unless all items have the right type.

@@ -28,9 +28,9 @@ def ensure_stored(store: Store, loader: Loader, target: TypedCallTarget) -> bool
     """Ensure that the modules of a loaded function are stored. These are its own module and the modules that it is bound to.
 
     Returns:
-        False if the function must be looked up in the directory instead: it was unloaded, a removed module can no longer be read, or the
-        directory has usable realizations of all functions of a removed module (of the function itself, if the module is its own). In the
-        last two cases, the loader forgets the module.
+        False if the function must be looked up in the directory instead: it was unloaded, a removed module can no longer be read or has
+        pickles that may be from an unsigned layer, or the directory has usable realizations of all functions of a removed module (of the
+        function itself, if the module is its own). In the last two cases, the loader forgets the module.
 
     Raises:
         StorageError: the directory cannot be read.
@@ -63,10 +63,10 @@ def restore_providers(store: Store, modules: Iterable[LoadedModule], names: Coll
 
 
 def ensure_held(store: Store, target: TypedCallTarget) -> bool:
-    """Keep the module of a loaded function in the store's memory. The modules that it is bound to live as long as the target.
+    """Keep the module of a loaded function in the store's memory. The target itself keeps the imported modules loaded.
 
     Returns:
-        False if the function was unloaded, or its module can no longer be read.
+        False if the function was unloaded, its module can no longer be read, or the module has pickles that may be from an unsigned layer.
     """
     context: TargetContext | None = target._context
     publication = _read_publication(store, context.module) if context is not None else None

@@ -195,9 +195,9 @@ class RemoteStore:
         return False
 
     def _send_question(self, seconds: float, *message: Any) -> tuple[Any, str]:
-        """Send a question to the helper, and wait at most `seconds` for the answer.
+        """Send a question to the helper, and wait for the answer. See `Question.wait` for `seconds`, which a busy helper can exceed.
 
-        Return the answer and "". Without an answer, return None and the reason, which is "" if the time is over.
+        Return the answer and "". Without an answer, return None and the reason, which is "" if the answer has not arrived in time.
         """
         try:
             question = ask(self.settings, *message)
@@ -418,7 +418,7 @@ class RemoteStore:
             self.report_failure(problem)
 
     def flush(self, seconds: float) -> bool:
-        """Wait at most `seconds` until the outboxes of the writable stores are empty. Return whether they are. Report a failure."""
+        """Wait about `seconds` until the outboxes of the writable stores are empty. Return whether they are. Report a failure."""
         if not self.writes:
             return True
         try:

@@ -100,7 +100,7 @@ def _encode_lines(lines: Iterable[_Line]) -> bytes:
 
 
 def _decode_lines(content: bytes) -> list[_Line]:
-    """Return the names and signatures in a signature file. Lines that are not valid are skipped."""
+    """Return the names and signatures in the first 256 KiB of a signature file. Invalid lines are skipped."""
     decoded = []
     for line in content[:_LONGEST].decode("ascii", "replace").splitlines():
         name, _, encoded = line.partition(" ")

@@ -47,7 +47,10 @@ def without_overridden(text: str, names: Collection[str]) -> str:
     bodies: dict[str, str] = {}  # references to the bodies of overridden functions, by those to the functions
 
     def replace_function(match: re.Match[str]) -> str:
-        """Return an overridden function as an internal one, and add its declaration to `declared`; other functions are unchanged."""
+        """Return the first line of an overridden function as that of an internal one. The first line of any other function is unchanged.
+
+        The declaration of the overridden function is added to `declared`, and the reference to the internal one to `bodies`.
+        """
         name = referenced_name(match[2])
         if name not in names:
             return match[0]

@@ -35,7 +35,7 @@ def groups(store: Store, names: Collection[str] | None = None) -> list[GroupSumm
     copies_by_name: dict[str, list[_GroupCopy]] = {}
     sizes: dict[bytes, int] = {}
     excerpts = Excerpts(store)
-    bases = excerpts.groups() if names is None else dict.fromkeys(map(base_of, names))
+    bases = excerpts.group_bases() if names is None else dict.fromkeys(map(base_of, names))
     for base in bases:
         for directory, overview in excerpts.of_bases(base, base):
             for module_id, row in overview.rows.items():

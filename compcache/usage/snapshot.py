@@ -209,9 +209,9 @@ class Excerpts:
                 yield base
             last_base = base
 
-    def groups(self) -> list[str]:
-        """Return the bases of the names of all groups, sorted."""
-        return sorted({base for lists in self.lists for base in lists.groups()})
+    def group_bases(self) -> list[str]:
+        """Return the bases of the names of all groups in the lists, sorted."""
+        return sorted({base for lists in self.lists for base in lists.group_bases()})
 
     def of_name(self, name: str) -> list[tuple[Store, Overview]]:
         """Return the data about functions with the same base as `name`."""

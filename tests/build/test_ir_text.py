@@ -77,6 +77,27 @@ def test_no_long_line_is_missed(length: int) -> None:
         assert found <= {*text.split("\n")}
 
 
+#: How programs write types that LLVM accepts. `{0}` is the type, `{1}` its part.
+SPELLINGS = {
+    "as LLVM prints it": "%t{0} = type {{ %t{1} }}\n",
+    "spaces": "  %t{0}  =  type  {{%t{1}}}\n",
+    "no spaces": "%t{0}=type{{%t{1}}} ",
+    "lines": "%t{0}\n=\ntype {{\ni8,\n%t{1}\n}}\n",
+    "comments": '%t{0} = ; @a = type\n type {{ ; %u = "\n %t{1} }}\n',
+    "quoted names": '%"@ = {0}" = type {{ i8, %"@ = {1}" }}\n',
+    "names like words": "%define{0} = type {{ %define{1} }}\n",
+    "after others": "%t{0} = type {{ %t{1} }} define %t{0} @f{0}() {{ ret %t{0} undef }} @g{0} = global %t{0} undef\n",
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_deep_named_types_are_found_in_each_spelling(spelling: str) -> None:
+    deep = "".join([SPELLINGS[spelling].format(number + 1, number) for number in range(1100)])
+    assert find_extreme_construct(deep) == "a type or constant with more than 1000 levels of nesting"
+    flat = "".join([SPELLINGS[spelling].format(number + 1, 0) for number in range(1100)])
+    assert find_extreme_construct(flat) is None
+
+
 def test_deep_types_are_found_in_what_llvm_prints() -> None:
     deep = "[1 x " * 1500 + "i8" + "]" * 1500
     text = "\n".join(["define void @f() {\n  ret void\n}"] * 50)

@@ -414,6 +414,14 @@ def test_lines_of_raw_strings_count(cache: Cache, prefix: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["\\8", "\\777"])
+def test_lines_of_raw_strings_may_look_like_line_markers(cache: Cache, name: str) -> None:
+    text = f'a\n# 1 "{name}" 1\nb'
+    code = f'extern "C" long size() {{ return sizeof(R"({text})"); }}\n'
+    assert clang.compile(code, language="c++", cache=cache)["size"]() == len(text) + 1
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "run", "when"),
     [

@@ -338,7 +338,7 @@ class _Reader:
         if symbol.startswith("llvm."):
             if not _INTRINSICS.match(symbol):
                 raise _NotOffered
-            self._declared[symbol] = self._declaration(symbol, "@" + quote(symbol))
+            self._declared[symbol] = self._renamed_declaration(symbol, "@" + quote(symbol))
             return "@" + quote(symbol)
         name = module.content_name(symbol)
         if name is not None:
@@ -350,7 +350,7 @@ class _Reader:
             return quoted(name)
         if module.is_native(symbol):
             self._natives[symbol] = None
-            self._declared[symbol] = self._declaration(symbol, "@" + quote(symbol))
+            self._declared[symbol] = self._renamed_declaration(symbol, "@" + quote(symbol))
             return "@" + quote(symbol)
         self._add_local(symbol)
         return self._local[symbol]
@@ -361,8 +361,11 @@ class _Reader:
             self._local[symbol] = "@" + quote(LOCAL + symbol)
             self._waiting.append(symbol)
 
-    def _declaration(self, symbol: str, written: str) -> str:
-        """Return a declaration without attribute groups. Calls state the attributes instead. See `_declared_as` for the exception."""
+    def _renamed_declaration(self, symbol: str, written: str) -> str:
+        """Return the declaration of a symbol under the name `written`, without attribute groups, because calls state the attributes.
+
+        Raise `_NotOffered` if the declaration has unknown attributes, unless the symbol is an intrinsic.
+        """
         return self._declared_as(self._module.declarations[symbol].removeprefix("declare "), written)
 
     @staticmethod

@@ -38,7 +38,7 @@ class LinkedClosures:
     )  # fmt: skip
 
     def __init__(self, loader: Loader, types: tuple[type[Choice], type[Source]]) -> None:
-        """Begin without closures. The caller holds the loader's lock."""
+        """Begin without closures. The caller holds the loader's lock, unless the loader commits no loads yet."""
         self._weak_loader = ref(loader)
         self._segments: object = None
         self._state = b""
@@ -56,7 +56,10 @@ class LinkedClosures:
         return loader
 
     def inherit(self, store: Store, closure: PlainClosure, module: LoadedModule) -> None:
-        """Add a closure that plain hits have loaded, and their bindings in it."""
+        """Add a closure that plain hits have loaded, and the bindings to its functions. Bindings with unreadable records are not added.
+
+        `module` is the mapped image of the closure. It keeps the file open if the closure contains whole modules (see `keep_files`).
+        """
         module_id, _, parts, homes, plain_file, bound = closure
         opened, path, size, (image, records, target_id, flags, _, key, _) = plain_file
         file = ModuleFile(store.files, path, module_id)

@@ -56,7 +56,7 @@ class Backend:
         frontend.count_miss(self.cache, name, refused=refused)
 
     def record_refusal(self, label: str, reason: str) -> None:
-        """Record why an overload, a function with its argument types, is not cached: in `refused` and for `compcache explain`."""
+        """Record why an overload is not cached, here and for `compcache explain`. `label` is the function with its argument types."""
         self.refused[label] = reason
         frontend.note_uncached(self.cache, label, reason)
 

@@ -131,8 +131,8 @@ def _find_used_services(func_name: str, compiled: Any) -> _UsedServices:
     if len(functions) != len(addresses):
         raise export_error(
             func_name,
-            "it uses addresses that are valid only in this process, such as functions of ctypes or large global arrays; "
-            "pass arrays as arguments, and call functions of Cython modules instead",
+            "it uses an address that is valid only in this process, for example of a ctypes function or a large global array; "
+            "pass arrays as arguments, and call functions of Cython modules instead of ctypes functions",
         )
     return _UsedServices(
         helpers=[name for name in declared if name in HELPERS],

@@ -196,7 +196,8 @@ def dependency_of_generator(implementation: Any) -> Dependency | None:
         registered = generators_of_other_registries().get(name)
     if registered is None:
         raise Unidentifiable(
-            f"the code generator {stable_name(function)} is in no registry of Numba: install its registry with install_registry()"
+            f"the code generator {stable_name(function)} is in no registry that is installed in Numba: pass its registry to "
+            "install_registry() of the CPU target context (numba.core.registry.cpu_target.target_context)"
         )
     return _dependency_on_name(name, registered)
 
