@@ -70,8 +70,8 @@ def record_results(results: Iterable[Result]) -> None:
             function = getattr(function, "generic", None) if isinstance(function, type) else plain_function(function)
             keep_values(function)
             keep_objects(function, ())
-        contents, arguments = _contents.setdefault(name, {}), arguments or _registered(name)
-        contents[arguments] = content if contents.get(arguments, content) == content else ""
+        contents, digest = _contents.setdefault(name, {}), arguments or _registered(name)
+        contents[digest] = content if contents.get(digest, content) == content else ""
 
 
 def record_results_in(description: Description) -> None:
