@@ -348,3 +348,39 @@ def test_what_helpers_in_loaded_code_read_is_not_freed(tmp_path: Path, uncached:
     programs = Programs(tmp_path, _REPLACING_OBJECTS)
     for edition in ("1", "1", "2", "2"):
         assert programs.start(mode, tmp_path / "cache", edition).answer == uncached(_REPLACING_OBJECTS, edition)
+
+
+#: Each function of an implementation names all earlier ones.
+_NAMING_ALL_OTHERS = """
+    import resource
+    from numba import njit
+    from numba.extending import overload
+
+    resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+
+    def f0(x):
+        return x + 1
+""" + "".join(f"""
+    def f{number}(x):
+        return {" + ".join(f"f{other}(x)" for other in range(number))} if x is None else f{number - 1}(x)
+""" for number in range(1, 28)) + """
+    def target(x): ...
+
+    @overload(target)
+    def implementation(x):
+        number = f27(1)
+        return lambda x: x + number
+
+    @njit
+    def calls_target(x):
+        return target(x)
+
+    print(calls_target(1))
+"""
+
+
+@pytest.mark.slow
+def test_what_functions_read_is_kept_once_however_many_name_it(tmp_path: Path) -> None:
+    programs = Programs(tmp_path, _NAMING_ALL_OTHERS)
+    for _ in range(2):
+        assert programs.start("run", tmp_path / "cache").answer == "3"

@@ -50,7 +50,7 @@ class _KeptValues:
         globals, cells: the values of the variables that the function reads, by name.
         attributes: the attributes of classes and objects that the function, or a function that it calls, may read, by the id of the class
             or object and the name: a reference from `_refer_to` to the class or object, and the value.
-        references: references from `_refer_to` to the functions, classes and objects of Numba's classes among the values.
+        references: references from `_refer_to` to the functions, classes and objects of Numba's classes among the values, by their ids.
     """
 
     __slots__ = ("attributes", "calls", "cells", "code", "globals", "names", "references", "_compcache_kept")
@@ -62,7 +62,7 @@ class _KeptValues:
         self.globals: dict[str, Former] = {}
         self.cells: dict[str, Former] = {}
         self.attributes: dict[tuple[int, str], tuple[Callable[[], Any], Former]] = {}
-        self.references: list[Callable[[], Any]] = []
+        self.references: dict[int, Callable[[], Any]] = {}
 
     def keep_named(self, namespace: dict[str, Any], owners: int) -> dict[str, Former]:
         """Keep the variables or attributes in a namespace that the function names, and return them by name. See `keep` for `owners`."""
@@ -92,7 +92,7 @@ class _KeptValues:
                 self._keep_attributes(value, owners - 1)
         reference = _refer_to(value)
         if issubclass(cls, (type, _Function)) or is_generator_module(type.__getattribute__(cls, "__module__")):
-            self.references.append(reference)
+            self.references[id(value)] = reference
         return lambda copies: MISSING if reference() is None else former_function(reference(), copies)
 
     def _keep_function(self, value: Any) -> None:
@@ -101,7 +101,7 @@ class _KeptValues:
         reads = _reads_of(value)
         if reads is not None:
             self.attributes.update(reads.attributes)
-            self.references += reads.references
+            self.references.update(reads.references)
 
     def _keep_attributes(self, value: Any, owners: int) -> None:
         """Keep attributes of a class, or of an object and its classes: those that the function names, and, if there are few, plain values.
@@ -168,7 +168,7 @@ def keep_objects(function: Any, owners: Iterable[Callable[[], Any]]) -> None:
     reads = _reads_of(function)
     for owner in [owner() for owner in owners] or [reads]:
         if owner is not None and reads is not None:
-            owner._compcache_kept = [reference() for reference in reads.references]
+            owner._compcache_kept = [reference() for reference in reads.references.values()]
 
 
 def former_function(function: Any, copies: dict[Any, Any] | None = None) -> Any:
