@@ -108,7 +108,8 @@ def are_results_valid(dependency: Dependency, arguments: Iterable[str]) -> bool:
     """Return whether Numba would use the recorded results of an implementation in this process.
 
     For types with a kept result, Numba uses that result: it must come from the recorded content. For other types, Numba runs the
-    implementation: its present content must be the recorded content. For code generators, so must all earlier ones.
+    implementation: its present content must be the recorded content. The same holds for the contents of its earlier
+    runs, unless another implementation of its name was registered since.
 
     `arguments` are the digests of the types; empty if they are not recorded. Raise `Unidentifiable` if the present content cannot be
     compared.

@@ -18,7 +18,7 @@ __all__ = ["command"]
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_names)
 @click.option("-f", "--force", is_flag=True, help="Remove even if other functions need it or share its module.")
 @click.option("--derived", is_flag=True, help="Remove only the linked images that `compcache link` made of the functions.")
-@click.option("--dry-run", is_flag=True, help="Only show the chosen functions, also those that would be kept.")
+@click.option("--dry-run", is_flag=True, help="Only show which functions would be removed, and why others would be kept.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before removing the matches of a pattern.")
 @json_option
 @pass_session
