@@ -67,8 +67,8 @@ class Store(Directory):
     """
 
     __slots__ = (
-        "_host", "_in_memory", "_memory_names", "_pack", "listener", "mac_key", "min_llvm", "publish_key", "readonly",
-        "stats", "trusted_keys", "verify",
+        "_host", "_in_memory", "_memory_names", "_pack", "listener", "mac_key", "met_missing_import", "min_llvm", "publish_key",
+        "readonly", "stats", "trusted_keys", "verify",
     )  # fmt: skip
     #: The read-only caches that are searched after this directory (`compcache.layers`).
     layers: tuple[Store, ...] = ()
@@ -105,6 +105,7 @@ class Store(Directory):
         self._in_memory: dict[bytes, ModuleFile] = {}
         self._pack: ModuleFile | None = None  # the pack from which the last entry was read
         self._memory_names: dict[str, dict[tuple[bytes, int], None]] = {}
+        self.met_missing_import = False  # whether a load has met a realization with an import that the directory lacks
         self.listener: Callable[[], Loader | None] | None = None  # returns the loader with modules in memory, while it exists
         if user is None:
             self.check_root()

@@ -168,7 +168,11 @@ def is_vectorized(text: str) -> bool:
 
 
 def passes_vectors(text: str) -> bool:
-    """Return whether printed code passes wide vectors to or from functions of other modules. The registers for them depend on the CPU."""
+    """Return whether code passes wide vectors to or from other modules. Such code can be compiled only for one CPU, not for `targets`.
+
+    Args:
+        text: LLVM assembly, as LLVM prints it.
+    """
     wide = [re.escape(f"<{vector[0]}{vector[1]} x {vector[2]}>") for vector in set(_SIZED_VECTOR.findall(text)) if _is_wide(*vector)]
     pattern = re.compile("|".join(wide))
     match = pattern.search(text) if wide else None
@@ -476,7 +480,11 @@ def leading_type(text: str) -> str:
 
 
 def symbol_counts(text: str) -> dict[str, int]:
-    """Return the number of occurrences of each name in a module, its definition included."""
+    """Return the number of occurrences of each function and variable in LLVM assembly, its definition or declaration included.
+
+    Args:
+        text: LLVM assembly, as LLVM prints it.
+    """
     return {referenced_name(token): count for token, count in Counter(_find_references(text)).items()}
 
 

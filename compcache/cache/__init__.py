@@ -276,9 +276,10 @@ class Cache(_Parts):
                 raise
             target = self._load_retargeted(func_name, owner, accept, error)
         if self._tuners is not None and func_name not in self._tuners:
+            from compcache.cache.reopening import settings_of
             from compcache.closures.background import start_background_work
 
-            start_background_work(self._session(), self._tuners, target, tune=self._tunes)
+            start_background_work(self._session(), self._tuners, target, lambda: settings_of(self, secrets=True), tune=self._tunes)
         if target is not held_before:
             self._store.stats.hit(func_name, target._context.module.module_id, perf_counter() - started)
         return target

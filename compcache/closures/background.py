@@ -7,6 +7,7 @@ process runs at a time in a directory.
 
 from __future__ import annotations
 
+import marshal
 import os
 from typing import TYPE_CHECKING
 
@@ -18,11 +19,12 @@ from compcache.hit.memory import modules_behind
 from compcache.interrupts import suppress
 from compcache.miss.retarget import loads_native_code
 from compcache.processes.detached import has_ended, start_detached
-from compcache.processes.secret_references import literal
-from compcache.settings import REMOTE_MODE_VARIABLE, REMOTE_VARIABLE
 from compcache.usage.ledger import Uses
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     from compcache.hit.target import TypedCallTarget
     from compcache.session import Session
     from compcache.store import Store
@@ -30,19 +32,19 @@ if TYPE_CHECKING:
 __all__ = ["reap_processes", "start_background_work", "unlinkable_file_name", "unlinkable_keys"]
 
 _CHILD = """
+import marshal
 import os
-import sys
 from compcache import Cache
 from compcache.closures.used import link_used
 from compcache.miss.retarget import tune
 from compcache.processes.detached import LateFiles
 os.nice(19)
-path, func_name, trust, must_tune, must_link = sys.argv[1:]
-with Cache(path, trust=trust == "1") as cache:
+settings, func_name, must_tune, must_link = marshal.loads(bytes.fromhex(os.environ.pop("COMPCACHE_BACKGROUND")))
+with Cache(**settings) as cache:
     cache._store.files.system = LateFiles()
-    if must_tune == "1":
+    if must_tune:
         tune(cache._session(), func_name)
-    if must_link == "1":
+    if must_link:
         link_used(cache._session(), func_name)
 """
 #: The key of the linking process in the dictionary of processes, whose other keys are function names.
@@ -50,13 +52,16 @@ _LINKS = "\0links"
 _KEY_SIZE = len(name_key(""))
 
 
-def start_background_work(session: Session, processes: dict[str, int], target: TypedCallTarget, *, tune: bool) -> None:
+def start_background_work(
+    session: Session, processes: dict[str, int], target: TypedCallTarget, settings: Callable[[], dict[str, Any]], *, tune: bool
+) -> None:
     """Start a background process after a load, if it may improve later loads. Do nothing if the system cannot start a process.
 
     Args:
         session: the open cache.
         processes: the PIDs of the processes that the cache has started, by function name or `_LINKS`; 0 if none is running. Updated.
         target: the call target that was loaded.
+        settings: returns the arguments with which the process opens the cache.
         tune: whether to compile the function for exactly this host if only a more generic realization exists.
     """
     reap_processes(processes)
@@ -66,7 +71,7 @@ def start_background_work(session: Session, processes: dict[str, int], target: T
     must_link = not processes.get(_LINKS) and _should_be_linked(session, target)
     if must_tune or must_link:
         with suppress(CompcacheError, OSError):  # the next process tries again
-            processes[_LINKS if must_link else name] = _start_process(session, name, tune=must_tune, link=must_link)
+            processes[_LINKS if must_link else name] = _start_process(settings(), name, tune=must_tune, link=must_link)
 
 
 def reap_processes(processes: dict[str, int]) -> None:
@@ -91,26 +96,13 @@ def _should_be_linked(session: Session, target: TypedCallTarget) -> bool:
     return bool(Uses(store).of([module_id]).uses) and name_key(target.func_name) not in unlinkable_keys(store)
 
 
-def _start_process(session: Session, func_name: str, *, tune: bool, link: bool) -> int:
-    """Start a background process that tunes or links a function, with the settings of a session. Return its PID.
+def _start_process(settings: dict[str, Any], func_name: str, *, tune: bool, link: bool) -> int:
+    """Start a background process that tunes or links a function of the cache with these settings. Return its PID.
 
-    Raise `OSError` if the process cannot be started. See `Session.remote_mode` for another exception.
+    Raise `OSError` if the process cannot be started.
     """
-    store = session.store
-    environment = dict(os.environ)
-    environment["COMPCACHE_SIGNING_KEY"] = ""  # set explicitly, so that no configuration file is read
-    environment["COMPCACHE_LAYERS"] = os.pathsep.join([layer.source for layer in store.layers])
-    environment["COMPCACHE_TRUSTED_KEYS"] = " ".join(map(str, store.trusted_keys))
-    environment["COMPCACHE_PUBLISH_KEY"] = str(store.publish_key or "")
-    environment["COMPCACHE_MIN_LLVM"] = store.min_llvm
-    environment[REMOTE_MODE_VARIABLE] = session.remote_mode() or ""
-    if session.remote_given is not None:
-        environment[REMOTE_VARIABLE] = session.remote_given
-    if session.max_size is not None:
-        environment["COMPCACHE_MAX_SIZE"] = str(session.max_size)
-    if store.signing_key:
-        environment["COMPCACHE_SIGNING_KEY"] = literal(store.signing_key.decode("utf-8", "surrogateescape"))
-    return start_detached(_CHILD, [store.root, func_name, str(int(store.trust)), str(int(tune)), str(int(link))], environment)
+    work = marshal.dumps((settings, func_name, tune, link)).hex()  # only this user can read a process's environment
+    return start_detached(_CHILD, [], {**os.environ, "COMPCACHE_BACKGROUND": work})
 
 
 def unlinkable_file_name(store: Store) -> str:

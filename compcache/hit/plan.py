@@ -111,12 +111,7 @@ class Plan:
         opened: the root's first realization, or None.
         error: the error of the first realization, or None.
         is_called: whether Python must be able to call the root.
-
-    Attributes:
-        met_missing_import: whether any plan of this process has met a realization with an import that the cache lacks.
     """
-
-    met_missing_import = False
 
     def __init__(
         self,
@@ -461,7 +456,7 @@ class Plan:
 
     def _missing_import_error(self, choice: Choice, imported: str, node: _Node) -> UndefinedSymbolError:
         """Return the error for an import without usable realizations."""
-        Plan.met_missing_import = True
+        self._loader.store.met_missing_import = True
         reason = f" ({node.error})" if node.error is not None else ""
         imported = imported.partition(_APART)[0]
         error = UndefinedSymbolError(

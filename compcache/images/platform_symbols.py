@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALWAYS_THERE", "absolute_library_path", "address_of", "all_paths", "in_process", "is_defined", "is_platform_symbol", "library_path",
-    "needed_libc", "only_version", "platform_library", "platform_path", "platform_paths", "versioned_name",
+    "needed_libc", "only_version", "platform_library", "platform_path", "platform_paths", "provider_of",
+    "versioned_name",
 ]  # fmt: skip
 
 _LIBRARIES = ("libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2")
@@ -108,6 +109,20 @@ def is_platform_symbol(symbol: str) -> bool:
 def in_process(symbol: str) -> bool:
     """Return whether this process has the symbol in its global scope."""
     return _has_symbol(_open_process(), symbol)
+
+
+def provider_of(symbol: str) -> str:
+    """Return the provider of a native symbol.
+
+    Args:
+        symbol: the name of the symbol in C.
+
+    Returns:
+        "platform" if every process on this platform has the symbol, "process" if this process has it, otherwise "".
+    """
+    if is_platform_symbol(symbol):
+        return "platform"
+    return "process" if in_process(symbol) else ""
 
 
 def is_defined(symbol: str) -> bool:

@@ -194,14 +194,12 @@ def _add_missing(session: Session, functions: tuple[str, ...], build: Callable[[
 
 
 def _find_complete(session: Session, functions: tuple[str, ...], source: ModuleSource | None = None) -> Addition | None:
-    """Return the stored functions as `find_addition` does. Once a load has met a missing import, require their imports, too.
+    """Return the stored functions as `find_addition` does. Once a load of the cache has met a missing import, require their imports, too.
 
     Otherwise a function that lost an import would count as stored forever, and no `build` would provide the import again.
     """
-    from compcache.hit.plan import Plan
-
     stored = find_addition(session, functions, source)
-    if stored is not None and Plan.met_missing_import and any(map(session.loader.lacks_import, functions)):
+    if stored is not None and session.store.met_missing_import and any(map(session.loader.lacks_import, functions)):
         return None
     return stored
 

@@ -61,7 +61,7 @@ def warn_if_stale(session: Session, target: TypedCallTarget, name: str | Identit
 
 
 def is_checking() -> bool:
-    """Return whether $COMPCACHE_CHECK requests a comparison of cached code with the current code. Exception: see `is_on`."""
+    """Return whether ``COMPCACHE_CHECK=1`` is set. Then the sources of cached code are compared with the programs' current sources."""
     return is_on("COMPCACHE_CHECK")
 
 

@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
 
-__all__ = ["is_reference", "literal", "read_secret", "reference_to"]
+__all__ = ["is_reference", "read_secret", "reference_to"]
 
 _MEMORY: Final = "memory:"
 _IN_MEMORY: Final = re.compile(rf"{_MEMORY}([0-9]+):([0-9]+):(.+)")
@@ -30,11 +30,6 @@ _references: dict[tuple[int, str, bytes], str] = {}
 def is_reference(text: object) -> bool:
     """Return whether `text` is a reference to a secret, not the secret itself."""
     return isinstance(text, str) and text[:1] in ("$", "@") and text[1:2] not in ("", "$", "@")
-
-
-def literal(text: str) -> str:
-    """Escape a secret, so that `read_secret` does not read it as a reference. Return the escaped text."""
-    return text[0] + text if text[:1] in ("$", "@") else text
 
 
 def read_secret(text: str, label: str) -> str:

@@ -250,7 +250,13 @@ def is_settled(status: os.stat_result) -> bool:
 
 
 def has_settled(newest: int) -> bool:
-    """Return whether a file with the latest timestamp `newest`, in nanoseconds, is settled. See `is_settled`."""
+    """Return whether the last change of a file is old enough that another change would change the file's times.
+
+    Only then do the times identify the content.
+
+    Args:
+        newest: the later of the file's times of modification and change, in nanoseconds.
+    """
     return abs(time.time_ns() - newest) > _TICK
 
 

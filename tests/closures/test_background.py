@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import marshal
 import os
 import threading
 import time
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from helpers import adder, caller, run_fresh
 
-from compcache import Cache, ModuleSource
+from compcache import Cache, ModuleSource, frontend
 from compcache.closures import background
 from compcache.closures.used import link_used
 from compcache.formats.host import platform_name
@@ -170,10 +171,10 @@ def test_the_process_has_the_size_limit_of_the_cache(directory: Path) -> None:
 def test_the_process_has_the_other_settings_of_the_cache(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Cache(directory) as cache:
         cache.add_module(ModuleSource(adder("f", 1), cpu="x86-64"))
-    environments: list[dict[str, str]] = []
+    started: list[dict[str, Any]] = []
 
     def start(_code: str, _arguments: list[str], environment: dict[str, str]) -> int:
-        environments.append(environment)
+        started.append(marshal.loads(bytes.fromhex(environment["COMPCACHE_BACKGROUND"]))[0])
         return 0
 
     monkeypatch.setattr(background, "start_detached", start)
@@ -182,5 +183,6 @@ def test_the_process_has_the_other_settings_of_the_cache(directory: Path, tmp_pa
     store = (tmp_path / "store").as_uri()
     with Cache(directory, tune=True, min_llvm="9.5", remote=store, remote_mode="read") as cache:
         assert cache.get_target("f")(1) == 2
-    names = "COMPCACHE_MIN_LLVM", "COMPCACHE_REMOTE", "COMPCACHE_REMOTE_MODE"
-    assert [[environment[name] for name in names] for environment in environments] == [["9.5", store, "read"]]
+        settings = frontend.settings_of(cache, secrets=True)
+    assert started == [settings]
+    assert [settings[name] for name in ("min_llvm", "remote", "remote_mode")] == ["9.5", store, "read"]

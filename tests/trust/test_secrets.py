@@ -26,7 +26,7 @@ from helpers import PACKAGE_ROOT, constant, run_fresh
 
 from compcache import Cache, Identity, ModuleSource, SettingError, frontend
 from compcache.batch import Job, compile_many
-from compcache.processes.secret_references import literal, read_secret, reference_to
+from compcache.processes.secret_references import read_secret, reference_to
 from compcache.remote.address import has_secret, read_settings, shown_url
 from compcache.remote.helper.reads import describe_error
 from compcache.signing.keys import generate_key
@@ -340,8 +340,9 @@ def test_a_value_that_cannot_be_reached_fails_the_jobs_and_says_what_to_do(given
 
 @pytest.mark.parametrize("value", ["plain", "@home", "$money", "@@x", "$"])
 def test_keys_that_look_like_references_are_written_with_one_more(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert read_secret(literal(value), "a key") == value
-    monkeypatch.setenv("SOME_KEY", literal(value))
+    written = value[0] + value if value[0] in "$@" else value
+    assert read_secret(written, "a key") == value
+    monkeypatch.setenv("SOME_KEY", written)
     assert read_secret("$SOME_KEY", "a key") == value
     assert read_secret(reference_to(value.encode(), value.encode(), "COMPCACHE_SIGNING_KEY", "a key"), "a key") == value
 
