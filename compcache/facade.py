@@ -44,8 +44,8 @@ LAYERS_VARIABLE = "COMPCACHE_LAYERS"
 LOCKS_VARIABLE = "COMPCACHE_LOCKS"
 #: If set, each hit, miss, compilation, wait and refusal is logged to standard error (`compcache.hit.log`).
 DEBUG_VARIABLE = "COMPCACHE_DEBUG"
-#: The members that are not defined here, by the module of `compcache.cache` that defines them. The members of "frontend" are now functions
-#: of `compcache.frontend`, and remain members until version 1.1. (A `__getattr__` would make every attribute access of a cache slower.)
+#: The members that are not defined here, by the module of `compcache.cache` that defines them. (A `__getattr__` would make every attribute
+#: access of a cache slower.)
 PARTS = {
     "": (
         "compile", "has", "__contains__", "exists", "readonly", "layers", "loaded", "unload", "__repr__", "_repr_html_", "__reduce__",
@@ -61,10 +61,6 @@ PARTS = {
         "prune", "propose_prune", "carry_out", "compact", "check", "pin", "unpin", "pinned", "remove", "remove_module", "clear",
     ),
     "sharing": ("export", "import_bundle", "remote", "has_many", "prefetch", "push", "flush_uploads"),
-    "frontend": (
-        "find_target", "add_realizations", "add_missing", "find_stored", "note_uncached", "forget_uncached", "compact_index", "settings",
-        "allow_pickle", "temporary_directory",
-    ),
 }  # fmt: skip
 #: In place of a part: `Cache._open_full_store` sets the attribute.
 _STORE = "store"
@@ -111,18 +107,10 @@ class Later:
         self._part = part
 
     def __get__(self, cache: "Any", owner: "Any" = None) -> "Any":
-        """Import and return the member. For a member that moved to `compcache.frontend`, issue a `DeprecationWarning`.
+        """Import and return the member.
 
-        Raises:
-            AttributeError: the class, not a cache, is asked for a member that moved.
-            ReentrantLoadError, RuntimeError: this code interrupts the import of the member.
+        Raise `ReentrantLoadError` or `RuntimeError` if this code interrupts the import of the member.
         """
-        if self._part == "frontend":
-            if cache is None:
-                raise AttributeError(f"type object 'Cache' has no attribute {self._name!r}", name=self._name, obj=owner)
-            import compcache.frontend
-
-            return compcache.frontend.moved(cache, self._name)
         if self._part == _STORE:
             if cache is None:
                 return self

@@ -309,23 +309,6 @@ def test_a_cache_is_opened_again_by_its_settings(directory: Path) -> None:
 # ------------------------------------------------------------------------------------ what front ends use
 
 
-@pytest.mark.parametrize("name", ["settings", "allow_pickle", "temporary_directory"])
-def test_properties_that_moved_to_front_ends_still_answer(cache: Cache, name: str) -> None:
-    moved: dict[str, Callable[..., object]] = {
-        "settings": frontend.settings_of, "allow_pickle": frontend.allows_pickle, "temporary_directory": frontend.temporary_directory
-    }  # fmt: skip
-    new = moved[name]
-    with pytest.warns(DeprecationWarning, match=rf"Cache\.{name} will be removed .* use compcache\.frontend\.{new.__name__}\("):
-        assert getattr(cache, name) == new(cache)
-
-
-def test_methods_that_moved_to_front_ends_still_answer(filled: Cache) -> None:
-    with pytest.warns(DeprecationWarning, match=r"Cache\.find_target will be removed .* use compcache\.frontend\.find\(cache"):
-        assert filled.find_target("nobody") is None  # type: ignore[attr-defined]
-    with pytest.raises(AttributeError, match="'Cache' object has no attribute 'find_targets'"):
-        filled.find_targets  # type: ignore[attr-defined] # noqa: B018 - asked for
-
-
 def test_the_reference_begins_with_what_users_meet_first() -> None:
     members = [name for name in vars(Cache) if not name.startswith("_") and hasattr(Cache, name)]
     assert members[:4] == ["compile", "get_or_compile", "get_target", "has"]
@@ -340,7 +323,7 @@ def test_the_reference_describes_each_parameter(name: str) -> None:
 
 
 def test_each_member_is_defined_where_it_is_looked_for() -> None:
-    for part in PARTS.keys() - {"frontend"}:
+    for part in PARTS:
         module = import_module(f"compcache.cache.{part}".rstrip("."))
         tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
         [body] = [node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name in {part.title(), "Cache"}]

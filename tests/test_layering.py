@@ -76,7 +76,6 @@ DOORS = {
     ("hit.target", "cache"): "a pickled target names the function that opens its cache again",
     ("display", "notebook"): "what shows itself in a notebook is drawn by what knows all of it",
     ("hit.closures", "publish.atomic_file"): "whether a linked closure holds is kept for the next process",
-    ("facade", "frontend"): "members that are functions of front ends now answer for one release, with a warning",
     ("hit.target", "hit"): "the extension module in C is in the folder of the path that it is the native half of",
     ("facade", "cache"): "what a hit does not need of the class comes when it is first asked for",
     ("facade", "miss.compile_once"): "what is not found is compiled",

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from compcache.build.ir_text import passes_vectors, symbol_counts
     from compcache.cache.reopening import settings_of
     from compcache.frontend.entries import get_entry, put_entry, remove_entry, write_entries
-    from compcache.frontend.former import moved as moved
     from compcache.frontend.functions import (
         add_missing,
         add_realizations,
@@ -52,7 +51,6 @@ _HOMES = {
         "build.ir_text": "passes_vectors symbol_counts",
         "cache.reopening": "settings_of",
         "frontend.entries": "get_entry put_entry remove_entry write_entries",
-        "frontend.former": "moved",
         "frontend.functions": (
             "add_missing add_realizations check_sources compact_index count_compilation count_miss find find_stored forget_uncached "
             "note_uncached"
