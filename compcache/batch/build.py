@@ -127,12 +127,5 @@ def _build_functions(cache: Cache, job: Job, functions: tuple[str, ...], started
 
 
 def _exported_names(source: ModuleSource) -> tuple[str, ...]:
-    """Return the names of the functions that a source exports. Bitcode is parsed with LLVM; see `print_code` for the exceptions."""
-    if source.functions is not None:
-        return tuple(source.functions)
-    ir = freeze(source).ir
-    if isinstance(ir, str):
-        return exported_names(ir)
-    from compcache.translation.requests import print_code
-
-    return exported_names(print_code(ir))
+    """Return the names of the functions that a source exports. See `freeze` and `exported_names` for the exceptions."""
+    return tuple(source.functions) if source.functions is not None else exported_names(freeze(source).ir)

@@ -10,6 +10,7 @@ from compcache.errors import CompileError
 from compcache.files import absolute_path
 from compcache.identity import encodable
 from compcache.interrupts import suppress
+from compcache.processes.detached import current_directory
 from compcache.record import Record
 
 TYPE_CHECKING = False
@@ -151,15 +152,8 @@ def make_unit(
     unit_language = language or language_of(path) or ("c" if not path else None)
     if unit_language is None:
         raise CompileError(f"the suffix of {path} does not belong to a known language: set the language (language=)")
-    working_directory = absolute_path(directory) if directory else _current_directory()
+    working_directory = absolute_path(directory) if directory else current_directory()  # may be "": absolute paths do not need it
     return Unit(code, path, find_compiler(unit_language, cc), _checked_flags(flags, unit_language), working_directory)
-
-
-def _current_directory() -> str:
-    """Return the current directory, or "" if it no longer exists. Sources and headers with absolute paths do not need it."""
-    with suppress(FileNotFoundError):
-        return os.getcwd()
-    return ""
 
 
 def _checked_flags(flags: Iterable[str] | None, language: str) -> tuple[str, ...]:

@@ -44,17 +44,13 @@ if TYPE_CHECKING:
     from compcache.miss.staleness import is_checking
     from compcache.publish.atomic_file import has_settled
 
-#: The functions by the modules that define them. A module is imported when one of its functions is used first (PEP 562).
+#: The modules of the functions that `functions` does not define. A module is imported when one of its functions is used first (PEP 562).
 _HOMES = {
     name: f"compcache.{home}"
     for home, names in {
         "build.ir_text": "passes_vectors symbol_counts",
         "cache.reopening": "settings_of",
         "frontend.entries": "get_entry put_entry remove_entry write_entries",
-        "frontend.functions": (
-            "add_missing add_realizations check_sources compact_index count_compilation count_miss find find_stored forget_uncached "
-            "note_uncached"
-        ),
         "frontend.listings": (
             "list_costs list_entries list_functions list_groups list_labels list_modules list_names list_uncached remove_functions"
         ),
@@ -78,9 +74,9 @@ __all__ = [
 if not TYPE_CHECKING:  # with a `__getattr__`, type checkers would believe in every name
 
     def __getattr__(name: str) -> object:
-        home = _HOMES.get(name)
-        if home is None:
+        if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+        home = _HOMES.get(name, "compcache.frontend.functions")
         __import__(home)
         value = globals()[name] = getattr(sys.modules[home], name)
         return value

@@ -9,16 +9,16 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
-from compcache.directory.null_recorder import NullRecorder
 from compcache.hit.miss import miss_reason
 from compcache.hit.recorder import recorder_for
 from compcache.settings import is_on
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
+    from compcache.directory.null_recorder import NullRecorder
     from compcache.files import Tree
-    from compcache.hit.loader import Loader
     from compcache.hit.recorder import Recorder
 
 __all__ = ["logging_recorder_for"]
@@ -54,8 +54,8 @@ class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]  # some s
         """Lose the line."""
 
 
-class LoggingRecorder(NullRecorder):
-    """Logs each event, and passes it to the recorder that counts."""
+class LoggingRecorder:
+    """Logs events, and passes them and all other calls to the recorder that counts."""
 
     __slots__ = ("_counts",)
 
@@ -76,9 +76,13 @@ class LoggingRecorder(NullRecorder):
         _logger.debug("hit %s: module %s, %s", func_name, module_id.hex()[:_SHORT_ID], _format_time(seconds))
         self._counts.hit(func_name, module_id)
 
-    def missed(self, error: Exception, func_name: str = "") -> None:
+    def __getattr__(self, name: str) -> Any:
+        """Return a method of the recorder that counts."""
+        return getattr(self._counts, name)
+
+    def missed(self, error: Exception) -> None:
         """Record that a function was missing or had no usable realization."""
-        name = getattr(error, "func_name", "") or func_name
+        name = getattr(error, "func_name", "")
         message, _, _ = str(error.args[0] if error.args else "").partition("\n")  # without suggestions
         _logger.debug("miss %s (%s): %s", name, miss_reason(error), message)
         self._counts.missed(error)
@@ -107,26 +111,6 @@ class LoggingRecorder(NullRecorder):
         """Record that a module was published."""
         _logger.debug("published a module of %d bytes", size)
         self._counts.added(size)
-
-    def count(self, counter: str, amount: float = 1, func_name: str = "", module_id: bytes = b"") -> None:
-        """Add an amount to a counter."""
-        self._counts.count(counter, amount, func_name, module_id)
-
-    def write_by(self, files: Tree) -> None:
-        """See `Recorder`."""
-        self._counts.write_by(files)
-
-    def watch(self, loader: Loader) -> None:
-        """Record the modules of this loader that are in memory as used, each time the journal is written."""
-        self._counts.watch(loader)
-
-    def flush(self, *, now_held: bool = False) -> None:
-        """Write the pending events. With `now_held`, record the modules in memory as used."""
-        self._counts.flush(now_held=now_held)
-
-    def reset(self) -> None:
-        """Set the counters to zero."""
-        self._counts.reset()
 
 
 def _format_time(seconds: float) -> str:

@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["LateFiles", "has_ended", "isolated_command", "start_detached"]
+__all__ = ["LateFiles", "current_directory", "has_ended", "isolated_command", "start_detached"]
 
 #: The interpreter's own path comes first. A file of the program (a `json.py` beside its script) must not replace a standard module.
 _START = "import sys\nsys.path[:] = dict.fromkeys([*sys.path, *{path!r}])\n{code}"
@@ -71,7 +71,7 @@ def has_ended(pid: int) -> bool:
 
 def _search_path() -> list[str]:
     """Return this process's import path as absolute paths, with this package. The script's directory is last if it lacks this package."""
-    working_directory = _current_directory()
+    working_directory = current_directory()
     path = [os.path.join(working_directory, entry) for entry in sys.path if entry]
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.join(working_directory, __file__))))
     script = getattr(sys.modules.get("__main__"), "__file__", None)
@@ -83,7 +83,7 @@ def _search_path() -> list[str]:
     return path
 
 
-def _current_directory() -> str:
+def current_directory() -> str:
     """Return the current directory, or "" if it was removed."""
     with suppress(OSError):
         return os.getcwd()

@@ -308,7 +308,7 @@ def merge_all(store: Store, gone: set[bytes], present: Container[bytes], size_of
             else:
                 yield entry
 
-    _replace_by_merged(store, segments, modules(), segments, gone, size_of)
+    replace_by_merged(store, segments, segments, modules(), gone, size_of)
 
 
 class _UnreadableError(Exception):
@@ -433,27 +433,24 @@ def replace_segments(
     return modules_count
 
 
-def replace_by_merged(store: Store, parts: Sequence[Segment], replaced: Sequence[Segment]) -> int:
+def replace_by_merged(
+    store: Store,
+    parts: Sequence[Segment],
+    replaced: Sequence[Segment],
+    modules: Iterable[bytes] | None = None,
+    gone: Container[bytes] = (),
+    size_of: SizeOf | None = None,
+) -> int:
     """Publish one segment with the entries of all `parts`, and remove the segments in `replaced`. Return the number of modules.
 
-    The module lists of the parts are merged.
+    The module lists of the parts are merged. `modules` are the module entries if not all are kept, and `gone` the modules that are not.
 
     Raises:
         OSError: a segment could not be read, written or removed.
         FormatError: a part is damaged.
     """
-    return _replace_by_merged(store, parts, _merge_modules(store.index, parts, ()), replaced)
-
-
-def _replace_by_merged(
-    store: Store,
-    parts: Sequence[Segment],
-    modules: Iterable[bytes],
-    replaced: Sequence[Segment],
-    gone: Container[bytes] = (),
-    size_of: SizeOf | None = None,
-) -> int:
-    """Publish one segment with the `modules` of all `parts`, without functions of modules in `gone`. See `replace_by_merged`."""
+    if modules is None:
+        modules = _merge_modules(store.index, parts, ())
     greatest = max([part.greatest for part in parts], default=0)
     try:
         functions, requirements = _merge_functions(parts, gone), _merge_requirements(parts)

@@ -60,6 +60,7 @@ _MISLEADING_VARIABLES = frozenset(
 """Environment variables that make a linker deviate from its arguments."""
 
 _IMAGE = "image.so"
+_SECONDS = 120.0  # for a link
 _MAX_OUTPUT = 8_000  # characters: enough for the first errors, little enough for a log
 
 
@@ -70,7 +71,6 @@ class _Link(NamedTuple):
     objects: Sequence[bytes]
     options: tuple[str, ...]
     libraries: tuple[str, ...]
-    timeout: float
 
     def command(self, inputs: Sequence[str]) -> list[str]:
         """Return the linker's command line, with the names of its input files."""
@@ -95,13 +95,12 @@ def link_shared(
     libraries: Sequence[str] = (),
     run_paths: Sequence[str] = (),
     export: Sequence[str] | None = None,
-    timeout: float = 120.0,
 ) -> bytes:
     """Link relocatable objects into a shared object: the same bytes for the same arguments and linker.
 
     `libraries` are paths of libraries. A shared library is recorded as needed only if it resolves a strong reference of an object. The
     image's needed libraries are also searched in `run_paths`. `export` limits the dynamic symbol table to these names; None keeps every
-    visible symbol. Symbols that no input defines stay undefined, for the process that loads the image. `timeout` is in seconds. If `soname`
+    visible symbol. Symbols that no input defines stay undefined, for the process that loads the image. If `soname`
     is empty, the shared object gets no soname. Raise `LinkerError` if the linker cannot be started, fails, hangs or produces nothing, and
     `FormatError` if `export` is given and an object is not ELF. No files remain.
     """
@@ -110,7 +109,7 @@ def link_shared(
     options = [*_linker_flags(linker), *(("-soname", soname) if soname else ())]
     for path in run_paths:
         options += ["-rpath", path]
-    return _link_in_directory(_Link(linker, objects, tuple(options), tuple(map(absolute_library_path, libraries)), timeout))
+    return _link_in_directory(_Link(linker, objects, tuple(options), tuple(map(absolute_library_path, libraries))))
 
 
 def _linker_flags(linker: Linker) -> tuple[str, ...]:
@@ -200,9 +199,9 @@ def _run_linker(link: _Link, command: Sequence[str], directory: str) -> _Exit | 
         return None
     with process:
         try:
-            printed, _ = process.communicate(timeout=link.timeout)
+            printed, _ = process.communicate(timeout=_SECONDS)
         except subprocess.TimeoutExpired as error:
-            message = f"the linker {linker} did not finish within {link.timeout:g} s and was stopped: {CHOICES}"
+            message = f"the linker {linker} did not finish within {_SECONDS:g} s and was stopped: {CHOICES}"
             raise LinkerError(message, output=_decode_output(error.output or b"")) from error
         finally:
             if process.returncode is None:  # after a timeout or an interrupt; the process may have ended
