@@ -306,6 +306,12 @@ def test_a_cache_is_opened_again_by_its_settings(directory: Path) -> None:
             assert frontend.allows_pickle(again)
 
 
+def test_processes_of_a_cache_without_an_oldest_llvm_have_none(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMPCACHE_MIN_LLVM", "99")
+    with Cache(directory, min_llvm="") as cache, Cache(**frontend.settings_of(cache)) as again:
+        assert (cache._store.min_llvm, again._store.min_llvm) == ("", "")
+
+
 # ------------------------------------------------------------------------------------ what front ends use
 
 

@@ -14,10 +14,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from compcache.build.ir_text import passes_vectors, symbol_counts
     from compcache.cache.reopening import settings_of
-    from compcache.frontend.entries import get_entry, put_entry, remove_entry, write_entries
+    from compcache.frontend.entries import allows_pickle, get_entry, put_entry, remove_entry, write_entries
     from compcache.frontend.functions import (
         add_missing,
         add_realizations,
+        check_settings,
         check_sources,
         compact_index,
         count_compilation,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
         list_uncached,
         remove_functions,
     )
-    from compcache.frontend.settings import allows_pickle, check_settings, is_on, targets_of, temporary_directory
+    from compcache.frontend.settings import is_on, targets_of, temporary_directory
     from compcache.frontend.symbols import address_of, quote_name, unquote_name
     from compcache.images.platform_symbols import provider_of
     from compcache.miss.staleness import is_checking
@@ -50,11 +51,11 @@ _HOMES = {
     for home, names in {
         "build.ir_text": "passes_vectors symbol_counts",
         "cache.reopening": "settings_of",
-        "frontend.entries": "get_entry put_entry remove_entry write_entries",
+        "frontend.entries": "allows_pickle get_entry put_entry remove_entry write_entries",
         "frontend.listings": (
             "list_costs list_entries list_functions list_groups list_labels list_modules list_names list_uncached remove_functions"
         ),
-        "frontend.settings": "allows_pickle check_settings is_on targets_of temporary_directory",
+        "frontend.settings": "is_on targets_of temporary_directory",
         "frontend.symbols": "address_of quote_name unquote_name",
         "images.platform_symbols": "provider_of",
         "miss.staleness": "is_checking",

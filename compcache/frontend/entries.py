@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from compcache.identity import Identity
     from compcache.miss.entries import PendingEntries
 
-__all__ = ["get_entry", "put_entry", "remove_entry", "require_kind_allowed", "write_entries"]
+__all__ = ["allows_pickle", "get_entry", "put_entry", "remove_entry", "require_kind_allowed", "write_entries"]
 
 
 def put_entry(cache: Cache, name_or_identity: str | Identity, data: bytes, *, kind: str, requires: Iterable[str] = ()) -> str:
@@ -127,6 +127,15 @@ def write_entries(cache: Cache) -> None:
         cache._entries.flush()
 
 
+def allows_pickle(cache: Cache) -> bool:
+    """Return whether the cache was opened with allow_pickle=True.
+
+    Args:
+        cache: an open cache.
+    """
+    return cache._plain.allow_pickle
+
+
 def _entry_name(cache: Cache, name_or_identity: str | Identity, kind: str) -> str:
     """Return the name of an entry.
 
@@ -148,7 +157,7 @@ def require_kind_allowed(cache: Cache, kind: str) -> None:
     """Raise `PickleNotAllowedError` if entries of a kind are pickled and the cache does not allow that; `TypeError` if it is not a str."""
     if not isinstance(kind, str):
         raise TypeError(f"the kind of an entry must be a str, not {type(kind).__name__}")
-    if cache._plain.allow_pickle:
+    if allows_pickle(cache):
         return
     from compcache.formats.entry import PICKLED
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from compcache.frontend.entries import require_kind_allowed
+from compcache.settings import REMOTE_MODE_VARIABLE, REMOTE_VARIABLE, are_set, from_environment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from compcache.miss.compile_once import Addition
 
 __all__ = [
-    "add_missing", "add_realizations", "check_sources", "compact_index", "count_compilation", "count_miss", "find", "find_stored",
-    "forget_uncached", "note_uncached",
+    "add_missing", "add_realizations", "check_settings", "check_sources", "compact_index", "count_compilation", "count_miss", "find",
+    "find_stored", "forget_uncached", "note_uncached",
 ]  # fmt: skip
 
 
@@ -71,6 +72,15 @@ def find(
         from compcache.miss.compile_once import fetch_and_load
 
         return fetch_and_load(session, func_name, error, judge)
+
+
+def check_settings() -> None:
+    """Raise `SettingError` if a setting of remote stores is not valid. Otherwise only misses read these settings."""
+    if are_set((REMOTE_VARIABLE, REMOTE_MODE_VARIABLE)):
+        from compcache.remote.address import read_mode, read_url
+
+        from_environment(REMOTE_VARIABLE, read_url)
+        from_environment(REMOTE_MODE_VARIABLE, read_mode)
 
 
 def count_miss(cache: Cache, func_name: str, *, refused: bool = False) -> None:

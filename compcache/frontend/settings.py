@@ -1,9 +1,9 @@
-"""Settings of a cache and of this process that a front end reads."""
+"""Settings of a cache and of this process that a front end reads on its miss path."""
 
 from __future__ import annotations
 
 from compcache import settings
-from compcache.settings import REMOTE_MODE_VARIABLE, REMOTE_VARIABLE, are_set, from_environment, setting
+from compcache.settings import setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -11,16 +11,7 @@ if TYPE_CHECKING:
 
     from compcache.cache import Cache
 
-__all__ = ["allows_pickle", "check_settings", "is_on", "targets_of", "temporary_directory"]
-
-
-def allows_pickle(cache: Cache) -> bool:
-    """Return whether the cache was opened with allow_pickle=True.
-
-    Args:
-        cache: an open cache.
-    """
-    return cache._plain.allow_pickle
+__all__ = ["is_on", "targets_of", "temporary_directory"]
 
 
 def temporary_directory(cache: Cache) -> str:
@@ -30,15 +21,6 @@ def temporary_directory(cache: Cache) -> str:
         cache: an open cache.
     """
     return cache._store.temporary
-
-
-def check_settings() -> None:
-    """Raise `SettingError` if a setting of remote stores is not valid. Otherwise only misses read these settings."""
-    if are_set((REMOTE_VARIABLE, REMOTE_MODE_VARIABLE)):
-        from compcache.remote.address import read_mode, read_url
-
-        from_environment(REMOTE_VARIABLE, read_url)
-        from_environment(REMOTE_MODE_VARIABLE, read_mode)
 
 
 def targets_of(targets: Iterable[str] | str | None) -> Iterable[str] | str | None:
