@@ -155,14 +155,12 @@ class Project:
         return _answer(*self.fork(self._whole(script, backend=backend), environment, backend=backend))
 
     def fork(self, script: str, environment: Mapping[str, str], *, backend: bool = False) -> tuple[int, str, str]:
-        """The exit status and the output of a whole script in such a fork. Of those with the backend, every second one ends without
-        taking its objects down.
-        """
+        """The exit status and the output of a whole script in such a fork. Every second one ends without taking its objects down."""
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             streams = [os.open(os.devnull, os.O_RDONLY), os.dup(out.fileno()), os.dup(err.fileno())]
             number = next(self._turns[backend])
             status = _nursery(number, backend=backend).run(
-                streams, {**_inherited(), **environment}, script=script, directory=str(self.source), is_whole=not (backend and number)
+                streams, {**_inherited(), **environment}, script=script, directory=str(self.source), is_whole=number == 0
             )
             out.seek(0)
             err.seek(0)
