@@ -69,6 +69,25 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.markexpr = config.option.markexpr.removesuffix(" and not slow")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What `.ci/run` has two Pythons share."""
+    parser.addoption("--slow-in", action="append", default=[], metavar="PATH", help="of the slow tests, only those of this folder or file")
+    parser.addoption("--no-slow-in", action="append", default=[], metavar="PATH", help="no slow tests of this folder or file")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the slow tests that `--slow-in` and `--no-slow-in` do not choose."""
+    only, never = tuple(config.getoption("slow_in")), tuple(config.getoption("no_slow_in"))
+
+    def is_chosen(item: pytest.Item) -> bool:
+        place = item.path.relative_to(config.rootpath).as_posix()
+        return item.get_closest_marker("slow") is None or (place.startswith(only or "") and not (never and place.startswith(never)))
+
+    if only or never:
+        config.hook.pytest_deselected(items=[item for item in items if not is_chosen(item)])
+        items[:] = [item for item in items if is_chosen(item)]
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Half as many again as there are processors: many tests wait, for a lock, a disk or a process."""

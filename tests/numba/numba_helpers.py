@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: What Numba registers for its types and functions is a third of its first compilation. It loads entry points in each fork.
 _PREPARATION = """\
-import os, sys, types
+import atexit, os, sys, threading, types
 from numba.core import entrypoints
 from numba.core.registry import cpu_target
 entrypoints._already_initialized = True
@@ -34,7 +34,45 @@ def work(request):
     sys.argv = ["-c"]
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     exec(compile(request["script"], "<string>", "exec"), main.__dict__)
-    return 0
+    if request["is_whole"]:
+        return 0
+    # What an interpreter does before it takes its objects down, most of which are shared with this process.
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(0)
+"""
+#: Import what the backend imports when it stores and when it loads: a fork of either kind tells.
+_PRELOADING = """
+import importlib, tempfile
+
+def names_imported(script):
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        exec(script)
+        os.write(writing, " ".join(name for name in sys.modules if name.partition(".")[0] == "compcache").encode())
+        os._exit(0)
+    os.close(writing)
+    with open(reading) as names:
+        return names.read().split()
+
+with tempfile.TemporaryDirectory() as place:
+    with open(os.path.join(place, "first_calls.py"), "w") as module:
+        module.write("from numba import njit\\n@njit(cache=True)\\ndef first(x):\\n    return x + 1\\n")
+    for _ in "stores", "loads":
+        found = names_imported(FIRST)
+        os.wait()
+        sys.path.insert(0, ROOT)
+        for name in found:
+            importlib.import_module(name)
+        del sys.path[0]
+"""
+_FIRST = """
+sys.path[:0] = [place, ROOT]
+import compcache.numba
+compcache.numba.install(os.path.join(place, "cache"))
+import first_calls
+first_calls.first(1)
 """
 _OWN = ""
 _INSTALLED = "import compcache.numba\nbackend = compcache.numba.install({root!r})\n"
@@ -102,26 +140,27 @@ class Project:
     def run(self, script: str, *, backend: bool, **environment: str) -> Any:
         """What a script left in `result`, after a run in a fresh process.
 
-        With the backend, the process is a fork of one that has imported Numba and nothing of compcache. Variables that Numba or
-        Python reads earlier give it an interpreter of its own.
+        With the backend, the process is a fork of one that has imported Numba and the backend's modules, and done nothing with them.
+        Variables that Numba or Python reads earlier give it an interpreter of its own.
         """
         if backend and all(name.startswith("COMPCACHE_") for name in environment):
             return self.run_in_fork(script, backend=True, **environment)
         return finish(self.start(script, backend=backend, **environment))
 
     def run_in_fork(self, script: str, *, backend: bool = False, **environment: str) -> Any:
-        """What a script left in `result`, which ran in a fork of a process that has imported Numba and nothing of compcache.
+        """What a script left in `result`, which ran in a fork of a process that has imported Numba, and with the backend its modules.
 
         A run and the next one of the same kind are forks of different processes: hashes of strings and addresses differ.
         """
-        return _answer(*self.fork(self._whole(script, backend=backend), environment, turns=backend))
+        return _answer(*self.fork(self._whole(script, backend=backend), environment, backend=backend))
 
-    def fork(self, script: str, environment: Mapping[str, str], *, turns: bool = False) -> tuple[int, str, str]:
-        """The exit status and the output of a whole script in such a fork; `turns` has a sequence of processes of its own."""
+    def fork(self, script: str, environment: Mapping[str, str], *, backend: bool = False) -> tuple[int, str, str]:
+        """The exit status and the output of a whole script in such a fork. Every second one ends without taking its objects down."""
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             streams = [os.open(os.devnull, os.O_RDONLY), os.dup(out.fileno()), os.dup(err.fileno())]
-            status = _nursery(next(self._turns[turns])).run(
-                streams, {**_inherited(), **environment}, script=script, directory=str(self.source)
+            number = next(self._turns[backend])
+            status = _nursery(number, backend=backend).run(
+                streams, {**_inherited(), **environment}, script=script, directory=str(self.source), is_whole=number == 0
             )
             out.seek(0)
             err.seek(0)
@@ -138,14 +177,15 @@ def _inherited() -> dict[str, str]:
     return inherited | {"PYTHONDONTWRITEBYTECODE": "1"}
 
 
-_nurseries: dict[int, Nursery] = {}
+_nurseries: dict[tuple[int, bool], Nursery] = {}
 
 
-def _nursery(number: int) -> Nursery:
-    """One of the processes that have imported Numba."""
-    known = _nurseries.get(number)
+def _nursery(number: int, *, backend: bool) -> Nursery:
+    """One of the processes that have imported Numba, and with `backend` what compcache's backend imports."""
+    known = _nurseries.get((number, backend))
     if known is None or not known.is_running:
-        known = _nurseries[number] = Nursery(_PREPARATION, _inherited())
+        preloading = f"ROOT, FIRST = {str(PACKAGE_ROOT)!r}, {_FIRST!r}\n{_PRELOADING}" if backend else ""
+        known = _nurseries[number, backend] = Nursery(_PREPARATION + preloading, _inherited())
     return known
 
 

@@ -26,7 +26,8 @@ _IMPORTED = """
     def scaled(x):
         return x * SCALE
 """
-#: In a fork of a process that has imported Numba, whose configuration is that of the variables from then on.
+#: In a fork of a process that has imported Numba, and the backend unless it is for the answers without. Numba's configuration is that of
+#: the variables from then on.
 _FORKED = """
 import runpy, sys
 from numba.core import config
@@ -70,7 +71,7 @@ class Programs:
         else:
             installs = mode == "install"
             script = _FORKED.format(directory=str(place), root=str(PACKAGE_ROOT), program=program, given=given, installs=installs)
-            status, out, err = self.project.fork(script, variables)
+            status, out, err = self.project.fork(script, variables, backend=mode in MODES)
         assert (status, err) == (0, "")
         lines = out.splitlines()
         stored, found = (sum(line.startswith(f"[cache] data {what}") for line in lines) for what in ("saved to", "loaded from"))

@@ -109,7 +109,7 @@ def test_a_large_array_is_not_copied_to_name_it(tmp_path: Path) -> None:
     import numpy as np
     from compcache.numba import njit
 
-    TABLE = np.zeros(8_000_000)
+    TABLE = np.zeros(2_000_000)
 
     @njit
     def at(i):
@@ -123,5 +123,5 @@ def test_a_large_array_is_not_copied_to_name_it(tmp_path: Path) -> None:
     result = value, tracemalloc.get_traced_memory()[1] < kernels.TABLE.nbytes, "numba.core" in sys.modules
     """
     environment = {"COMPCACHE_DIR": str(project.cache)}
-    said = [project.run(script, backend=False, **environment) for _ in range(2)]
-    assert said[1] == (0.0, True, False)
+    assert project.run("import kernels\nresult = kernels.at(3)", backend=False, **environment) == 0.0
+    assert project.run(script, backend=False, **environment) == (0.0, True, False)

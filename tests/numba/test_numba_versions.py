@@ -115,7 +115,7 @@ class _Programs:
         installed = _INSTALLED.replace("PLACE", repr(str(self.project.source))).replace("PROGRAM", repr(program))
         arguments = {"run": ["-m", "compcache.numba", "run", program], "install": ["-c", installed]}.get(mode, [program])
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("COMPCACHE_", "NUMBA_"))}
-        own = {"COMPCACHE_DIR": str(self.project.cache), "PYTHONDONTWRITEBYTECODE": "1", "NUMBA_NUM_THREADS": "2"}
+        own = {"COMPCACHE_DIR": str(self.project.cache), "NUMBA_NUM_THREADS": "2"}
         own |= {"COMPCACHE_NUMBA": "1"} if mode == "variable" else {}
         path = f"{self.package}{os.pathsep}{self.project.source}"
         done = subprocess.run(

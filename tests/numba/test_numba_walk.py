@@ -192,6 +192,7 @@ def test_which_of_equal_objects_and_what_a_type_holds_counts(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_what_linked_structures_cost_grows_with_their_size(tmp_path: Path) -> None:
+    """Counted in lines that the backend runs: four times as large a structure costs four times as much, not sixteen times."""
     project = Project(tmp_path)
     build = """
     class Node:
@@ -199,32 +200,44 @@ def test_what_linked_structures_cost_grows_with_their_size(tmp_path: Path) -> No
             self.value, self.following = value, following
 
     first = None
-    for number in range(5000):
+    for number in range({size}):
         first = Node(number, first)
     """
     loop = "held, node = 0, first\n        while node is not None:\n            held, node = held + {value}, {following}"
     before = build + "\n    VALUE, FOLLOWING = 'value', 'following'\n"
-    project.write(
-        named=overloaded(before, loop.format(value="node.value", following="node.following")),
-        computed=overloaded(before, loop.format(value="getattr(node, VALUE)", following="getattr(node, FOLLOWING)")),
-    )
-    said, refused, longest = project.run(
+    ways = {"named": ("node.value", "node.following"), "computed": ("getattr(node, VALUE)", "getattr(node, FOLLOWING)")}
+    for size in (1, 2, 100, 400):
+        for name, (value, following) in ways.items():
+            text = overloaded(before.format(size=size), loop.format(value=value, following=following))
+            project.write(**{f"{name}{size}": text})
+    said, lines, refused = project.run(
         """
-        import time
+        import sys
         from importlib import import_module
-        said, times = [], []
+
+        def count(frame, event, argument):
+            global counted
+            if "/compcache/numba/" not in frame.f_code.co_filename:
+                return None
+            counted += event == "line"
+            return count
+
+        said, lines = [], []
         for name in ("named", "computed"):
-            f = import_module(name).f
-            start = time.process_time()
-            said.append(f(1))
-            times.append(time.process_time() - start)
-        result = said, backend.refused, max(times)
+            for size in (1, 2, 100, 400):  # the first imports what the others use
+                f, counted = import_module(f"{name}{size}").f, 0
+                sys.settrace(count)
+                said.append(f(1))
+                sys.settrace(None)
+                lines.append(counted)
+        result = said, lines, backend.refused
         """,
         backend=True,
     )
-    assert said == [12497501, 12497501]
+    assert said == [1, 2, 4951, 79801] * 2
     assert not refused
-    assert longest < 15  # seconds of processor time; a cost that grows with the square takes more than a minute
+    for _, fixed, small, large in (lines[:4], lines[4:]):
+        assert large - fixed < 6 * (small - fixed), lines
 
 
 @pytest.mark.slow

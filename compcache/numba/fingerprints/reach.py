@@ -51,25 +51,21 @@ _IRRELEVANT = _NEVER_READ | frozenset((
 
 
 class _Owner:
-    """An object that code can access. Digests contain its number."""
+    """An object that code can access. Digests contain its number. `read` has the attributes of owners that were read, by their number."""
 
-    __slots__ = ("number", "read", "value", "where")
+    __slots__ = ("_read", "number", "value", "where")
 
-    def __init__(self, number: int, value: Any, where: str) -> None:
+    def __init__(self, number: int, value: Any, where: str, read: dict[int, Any]) -> None:
         self.number = number
         self.value = value
         self.where = where
-        self.read: Any = None
+        self._read = read
 
     def attributes(self) -> Any:
-        """Return the tables of a class, or the state of another object. They are read at the first call after `discard_attributes`."""
-        if self.read is None:
-            self.read = tables_of(self.value) if isinstance(self.value, type) else state_of(self.value)
-        return self.read
-
-    def discard_attributes(self) -> None:
-        """Discard the attributes that were read, because code that the walk has run may have changed them."""
-        self.read = None
+        """Return the tables of a class, or the state of another object. They are read if `read` does not have them."""
+        if self.number not in self._read:
+            self._read[self.number] = tables_of(self.value) if isinstance(self.value, type) else state_of(self.value)
+        return self._read[self.number]
 
 
 class Reach:
@@ -81,6 +77,7 @@ class Reach:
     def __init__(self) -> None:
         self._names: dict[str, None] = {}
         self._owners: list[_Owner] = []
+        self._read: dict[int, Any] = {}  # attributes of owners. It is cleared when code of the program may have changed them
         self._numbers: dict[int, int] = {}
         self._done: set[tuple[int, str]] = set()
         self._followed = 0, 0, False  # the numbers of names and owners that were followed, and the value of `matches_classes`
@@ -101,7 +98,7 @@ class Reach:
         """
         number = self._numbers.setdefault(id(owner), len(self._owners))
         if number == len(self._owners):
-            self._owners.append(_Owner(number, owner, where))
+            self._owners.append(_Owner(number, owner, where, self._read))
         walk.refer_to("owner", number)
 
     def refer_to_import(self, walk: Walk, name: str, namespace: dict[str, Any], where: str) -> None:
@@ -113,7 +110,7 @@ class Reach:
         for candidate in _module_names(name, namespace):
             module = sys.modules.get(candidate)
             if module is None:
-                self._discard_attributes()
+                self._read.clear()
                 try:
                     module = import_module(candidate)
                 except Exception as error:  # noqa: BLE001 - the import fails for the function too
@@ -123,14 +120,9 @@ class Reach:
             if module is not None:
                 self.refer_to_owner(walk, module, f"the module {candidate} that {where} imports")
 
-    def _discard_attributes(self) -> None:
-        """Discard the attributes that were read from owners, because code of the program may have changed them."""
-        for owner in self._owners:
-            owner.discard_attributes()
-
     def follow(self, walk: Walk) -> bool:
         """Feed the attributes that code names and that were not fed before. Return whether there may be more."""
-        self._discard_attributes()  # pickling methods of values, and `__getattr__` of modules, have run
+        self._read.clear()  # pickling methods of values, and `__getattr__` of modules, have run
         names, owners, matched = self._followed
         if matched != self.matches_classes:  # class patterns read `__match_args__` of all owners
             names = owners = 0
