@@ -96,8 +96,8 @@ def parse_secret_key(text: str) -> SecretKey:
     name, data = _parse_key(text, "publish_key", secret=True)
     if len(data) == _SIZE:
         warn(
-            f"the secret key {name} has the form of version 1.0.0, which is also the form of public keys: if it is a public key, everybody can "
-            "sign with it; replace it by a new key (compcache key new)"
+            f"the secret key {name} has the form of version 1.0.0, which is also the form of public keys: if it is a public key, everybody "
+            "can sign with it; replace it by a new key (compcache key new)"
         )
     return SecretKey(name, data[:_SIZE])
 
