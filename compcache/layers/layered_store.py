@@ -113,7 +113,7 @@ def _warn_about_unreadable(layer: Store) -> None:
 class LayeredStore(Store):
     """A cache directory with layers below it. See `Store`.
 
-    A layer that does not exist is skipped. A layer that cannot be read, and a file that is not an intact bundle, are skipped with a warning.
+    A layer that does not exist is skipped. One that cannot be read, or is a file and not an intact bundle, is skipped with a warning.
 
     Args:
         root: the writable directory.
