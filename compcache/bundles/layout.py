@@ -117,6 +117,9 @@ def open_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
             if LISTING not in names:
                 raise FormatError(f"{path} is not a compcache bundle of a known version: it has no member {LISTING}; update compcache")
             member_names = [name for name in names if MODULE_MEMBER.fullmatch(name) or SIGNATURE_MEMBER.fullmatch(name)]
+            unknown = set(names).difference(member_names, (LISTING,))
+            if unknown:  # names have no checksum, so it may be a module
+                raise FormatError(f"{path} is not an intact bundle: no bundle has a member {min(unknown)!r}; export or copy it again")
             _require_valid_members(path, [archive.getinfo(name) for name in member_names], os.fstat(opened.fileno()).st_size)
             yield Bundle(archive, dict.fromkeys(member_names))
     except FormatError:

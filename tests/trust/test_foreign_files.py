@@ -234,9 +234,10 @@ TRICKS: dict[str, tuple[Callable[[Path], bytes], str]] = {
     "sizes of 4 GB": (lambda bundle: with_sizes(bundle.read_bytes(), 0xFFFFFFFE), "larger than its file"),
     "members twice": (doubled, "two members"),
     "paths upwards": (
-        lambda bundle: rewritten(bundle, lambda members: members.update({"modules/../../evil.ccm": b"x", "../evil": b"x"})).read_bytes(),
-        "",
+        lambda bundle: rewritten(bundle, lambda members: members.update({"modules/../../evil.ccm": b"x"})).read_bytes(),
+        "no bundle has a member 'modules/../../evil.ccm'",
     ),
+    "a module whose name is damaged": (lambda bundle: bundle.read_bytes().replace(b"modules/", b"mo\0ules/"), "no bundle has a member 'mo"),
     "a module under another name": (
         lambda bundle: rewritten(
             bundle, lambda members: members.update({f"modules/{'0' * 32}.ccm": next(v for k, v in members.items() if k[:2] == "mo")})
@@ -258,11 +259,8 @@ def test_archives_that_were_made_to_deceive(bundle: Path, tmp_path: Path, trick:
     with Cache(tmp_path / "target") as cache:
         resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 29), limit[1]))
         try:
-            if message:
-                with pytest.raises(FormatError, match=message):
-                    cache.import_bundle(path)
-            else:
-                assert cache.import_bundle(path) == ("f",)
+            with pytest.raises(FormatError, match=message):
+                cache.import_bundle(path)
         finally:
             resource.setrlimit(resource.RLIMIT_AS, limit)
     assert [found for found in sorted(tmp_path.rglob("*")) if found not in before and "target" not in found.parts] == []
