@@ -65,8 +65,8 @@ def absolute_path(path: str) -> str:
 def not_missing(paths: Iterable[str]) -> list[str]:
     """Return the paths at which there is a file or a link, also a broken link, and those that this user cannot look at.
 
-    A broken link to the directory counts as well. A directory that this user cannot even look for, as in the home of another user, has no
-    files.
+    A broken link in place of a directory above counts as well. A directory that this user cannot even look for, as in the home of another
+    user, has no files.
     """
     found = []
     for path in paths:
@@ -78,7 +78,9 @@ def not_missing(paths: Iterable[str]) -> list[str]:
             if os.access(directory, os.F_OK):
                 is_missing = error.errno in (ENOENT, ENOTDIR)
             else:
-                is_missing = error.errno in UNUSABLE and not os.path.islink(directory)
+                while directory and not os.access(directory, os.F_OK, follow_symlinks=False):
+                    directory = os.path.dirname(directory)
+                is_missing = error.errno in UNUSABLE and (os.access(directory, os.F_OK) or not os.path.islink(directory))
             if is_missing:
                 continue
         found.append(path)

@@ -80,8 +80,12 @@ def configuration() -> "Mapping[str, str]":
     """
     if not _read:
         is_named = _text_of(CONFIGURATION_VARIABLE) is not None
-        # `exists` raises and catches an error if there is no file; a link to a missing directory is not ignored
-        files = [path for path in configuration_files() if is_named or os.access(os.path.dirname(path), os.F_OK, follow_symlinks=False)]
+        # The paths end with /compcache/config.toml. `exists` raises and catches an error if there is no file. A link in place of either
+        # directory is not ignored if it is broken.
+        files = [
+            path for path in configuration_files()
+            if is_named or os.access(path[:-12] if os.access(path[:-22], 0) else path[:-22], 0, follow_symlinks=False)
+        ]  # fmt: skip
         if files and not is_named:
             from compcache.files import not_missing
 

@@ -230,6 +230,12 @@ def test_a_file_that_is_missing_behind_a_link_is_refused(home: dict[str, str], t
     assert f"{path} cannot be read (No such file or directory)" in seen(home, "TRUSTED_KEYS")
     (tmp_path / "mounted").mkdir()
     assert seen(home, "TRUSTED_KEYS") == {"COMPCACHE_TRUSTED_KEYS": ""}
+    path.parent.unlink()
+    path.parent.parent.rmdir()
+    path.parent.parent.symlink_to(tmp_path / "mounted")  # the whole directory for configuration
+    assert seen(home, "TRUSTED_KEYS") == {"COMPCACHE_TRUSTED_KEYS": ""}
+    (tmp_path / "mounted").rmdir()
+    assert f"{path} cannot be read (No such file or directory)" in seen(home, "TRUSTED_KEYS")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")

@@ -2,7 +2,7 @@
 
 Members, in the order of their names::
 
-    compcache-bundle-1.txt              for people: a line with func_name, module_id and CPU for every realization
+    compcache-bundle-1.txt              a line with func_name, module_id and CPU for every realization
     modules/<module_id>.ccm             as in a cache directory, without data of one compilation: see `strip_compilation_data`
     signatures/<module_id>.ed25519      the Ed25519 signatures of a module
 
@@ -51,12 +51,14 @@ __all__ = [
 LISTING = "compcache-bundle-1.txt"
 MODULE_MEMBER = re.compile(rf"modules/([0-9a-f]{{32}}){re.escape(MODULES.suffix)}")
 SIGNATURE_MEMBER = re.compile(rf"signatures/([0-9a-f]{{32}}){re.escape(SIGNATURES.suffix)}")
+#: The module_id in a line of the listing. Names of functions may contain line breaks and tabs.
+_LISTED = re.compile(rb"\t([0-9a-f]{32})\t[^\t\n]*\n")
 _DATE = (1980, 1, 1, 0, 0, 0)
 _UNIX, _MODE = 3, 0o100644 << 16
 #: The notes of a module that describe one compilation, not its content.
 _COMPILATION_NOTES = ("created", "seconds")
-#: The largest file of signatures in bytes.
-_LARGEST_SIGNATURES = 1 << 18
+#: The largest file of signatures, and the largest listing, in bytes.
+_LARGEST_SIGNATURES, _LARGEST_LISTING = 1 << 18, 1 << 26
 #: The largest module that is read into memory, in bytes. A larger module is copied to a file in parts of this size.
 _IN_MEMORY = 1 << 20
 #: The largest read of an archive's directory in bytes: the directory of about 100,000 members.
@@ -117,7 +119,11 @@ def open_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
             if LISTING not in names:
                 raise FormatError(f"{path} is not a compcache bundle of a known version: it has no member {LISTING}; update compcache")
             member_names = [name for name in names if MODULE_MEMBER.fullmatch(name) or SIGNATURE_MEMBER.fullmatch(name)]
-            _require_valid_members(path, [archive.getinfo(name) for name in member_names], os.fstat(opened.fileno()).st_size)
+            _require_valid_members(path, [archive.getinfo(name) for name in (*member_names, LISTING)], os.fstat(opened.fileno()).st_size)
+            listed = {module_id.decode() for module_id in _LISTED.findall(archive.read(LISTING))}
+            lacking = listed.difference([match[1] for match in map(MODULE_MEMBER.fullmatch, names) if match])
+            if lacking:  # the archive's directory has no checksum
+                raise FormatError(f"{path} is not an intact bundle: it lacks the module {min(lacking)}; export or copy it again")
             yield Bundle(archive, dict.fromkeys(member_names))
     except FormatError:
         raise
@@ -244,7 +250,8 @@ def _require_valid_members(path: str, members: list[zipfile.ZipInfo], size: int)
     if sum(info.file_size for info in members) > size:
         raise FormatError(f"the members of the bundle {path} are larger than its file, which has {size} bytes; export the bundle again")
     for info in members:
-        max_size = LARGEST_FOREIGN if MODULE_MEMBER.fullmatch(info.filename) else _LARGEST_SIGNATURES
+        is_module = MODULE_MEMBER.fullmatch(info.filename)
+        max_size = LARGEST_FOREIGN if is_module else _LARGEST_LISTING if info.filename == LISTING else _LARGEST_SIGNATURES
         if info.file_size > max_size:
             raise FormatError(
                 f"the member {info.filename} of the bundle {path} has {info.file_size} bytes, but at most {max_size} are allowed; export "

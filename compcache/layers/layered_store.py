@@ -13,7 +13,7 @@ import os
 
 from compcache.digest import digest, name_key
 from compcache.directory.places import LAYERS
-from compcache.errors import IntegrityError, StorageError
+from compcache.errors import FormatError, IntegrityError, StorageError
 from compcache.files import absolute_path
 from compcache.formats.index import Index, sort_by_preference
 from compcache.formats.manifest import LINKED
@@ -113,7 +113,7 @@ def _warn_about_unreadable(layer: Store) -> None:
 class LayeredStore(Store):
     """A cache directory with layers below it. See `Store`.
 
-    A layer that does not exist is skipped. A layer that this user may not read is skipped with a warning.
+    A layer that does not exist is skipped. One that cannot be read, or is a file and not an intact bundle, is skipped with a warning.
 
     Args:
         root: the writable directory.
@@ -122,8 +122,6 @@ class LayeredStore(Store):
 
     Raises:
         UntrustedDirectoryError: another user owns a layer or can write to it.
-        FormatError: a layer is a file and not a bundle.
-        StorageError: a layer is a bundle that cannot be read, or cannot be unpacked because no directory is writable.
     """
 
     __slots__ = ("_found_in", "layers", "verified")
@@ -139,11 +137,10 @@ class LayeredStore(Store):
         self.layers = tuple([layer for path in paths if (layer := self._open_layer(path, options)) is not None])
 
     def _open_layer(self, path: str, options: dict[str, Any]) -> _Layer | None:
-        """Open the layer at a path. If its directory cannot be read at the moment, warn and return None. Exceptions: see `LayeredStore`."""
-        directory = self._unpack_if_bundle(path)
+        """Open the layer at a path. If it cannot be used at the moment, warn and return None. Exceptions: see `LayeredStore`."""
         try:
-            return _Layer(directory, path, self, options)
-        except StorageError as error:
+            return _Layer(self._unpack_if_bundle(path), path, self, options)
+        except (FormatError, StorageError) as error:
             reraise_interrupt(error)
             from compcache.warning import warn
 

@@ -1,4 +1,6 @@
-"""Named Ed25519 keys as text: ``name:base64``, as in Nix. The secret key is the seed of 32 bytes (RFC 8032).
+"""Named Ed25519 keys as text: ``name:base64``, as in Nix. A secret key is the seed (RFC 8032) and the public key, so it is longer.
+
+Version 1.0.0 wrote only the seed, which is as long as a public key. Such keys are read with a warning.
 
 PyNaCl makes and checks signatures. It is imported at the first use. Hits of modules that were checked before do not need it.
 Other uses raise `MissingPackageError` without it.
@@ -17,6 +19,7 @@ from compcache.files import not_missing
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.processes.secret_references import read_secret
 from compcache.settings import users_directory
+from compcache.warning import warn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,13 +55,13 @@ class PublicKey(NamedTuple):
 
 
 class SecretKey(NamedTuple):
-    """A named key that makes signatures. Its text, ``name:base64``, contains the secret; its `repr` does not."""
+    """A named key that makes signatures. Its text, ``name:base64``, contains the secret; its `repr` does not. The text needs PyNaCl."""
 
     name: str
     seed: bytes
 
     def __str__(self) -> str:
-        return f"{self.name}:{base64.b64encode(self.seed).decode()}"
+        return f"{self.name}:{base64.b64encode(self.seed + self.public().data).decode()}"
 
     def __repr__(self) -> str:
         return f"SecretKey({self.name!r}, ...)"
@@ -86,8 +89,17 @@ def generate_key(name: str) -> SecretKey:
 
 
 def parse_secret_key(text: str) -> SecretKey:
-    """Return a secret key from its text. Raise `ValueError` if the text is not a secret key. The message does not show the text."""
-    return SecretKey(*_parse_key(text, "publish_key", show=False))
+    """Return a secret key from its text. Raise `ValueError` if the text is not a secret key. The message does not show the text.
+
+    Warn if the text may be a public key.
+    """
+    name, data = _parse_key(text, "publish_key", secret=True)
+    if len(data) == _SIZE:
+        warn(
+            f"the secret key {name} has the form of version 1.0.0, which is also the form of public keys: if it is a public key, everybody "
+            "can sign with it; replace it by a new key (compcache key new)"
+        )
+    return SecretKey(name, data[:_SIZE])
 
 
 def read_publish_key(publish_key: str) -> SecretKey:
@@ -116,7 +128,7 @@ def read_trusted_keys(trusted: Any) -> tuple[PublicKey, ...]:
 
 def parse_public_key(text: str) -> PublicKey:
     """Return a public key from its text. Raise `ValueError` if the text is not a public key."""
-    return PublicKey(*_parse_key(text, "a trusted key", show=True))
+    return PublicKey(*_parse_key(text, "a trusted key", secret=False))
 
 
 def parse_public_keys(keys: Any) -> tuple[PublicKey, ...]:
@@ -161,23 +173,26 @@ def _words_in(path: str) -> list[str]:
     return _split_words(line.partition("#")[0] for line in read_private_text(path).splitlines())
 
 
-def _parse_key(text: str, description: str, *, show: bool) -> tuple[str, bytes]:
-    """Return the name and the 32 bytes of a key, whose text has the form ``name:base64``. Raise `ValueError` if the text is not a key.
+def _parse_key(text: str, description: str, *, secret: bool) -> tuple[str, bytes]:
+    """Return the name and the bytes of a key, whose text has the form ``name:base64``. Raise `ValueError` if the text is not a key.
 
-    Messages call the key `description`, and contain the text only if `show` is true. For secret keys, `show` is false.
+    A public key has 32 bytes, a secret one 64, or 32 in version 1.0.0. Messages call the key `description`. They contain no text of a
+    secret key.
     """
-    quoted = f": {text!r}" if show else ""
+    quoted = "" if secret else f": {text!r}"
     name, colon, encoded = text.strip().partition(":")
     if not colon:
         raise ValueError(f"{description} must have the form name:base64{quoted}")
-    _check_name(name, repr(name) if show else f"the name in {description}")
+    _check_name(name, f"the name in {description}" if secret else repr(name))
     try:
         data = base64.b64decode(encoded, validate=True)
     except ValueError as error:
         reraise_interrupt(error)
         data = b""
-    if len(data) != _SIZE:
-        raise ValueError(f"{description} must have {_SIZE} bytes in base64 after the colon{quoted}")
+    if len(data) == 2 * _SIZE and not secret:
+        raise ValueError(f"{description} is the secret key {name}: give its public key, which `compcache key show` prints")
+    if len(data) not in (_SIZE, 2 * _SIZE):
+        raise ValueError(f"{description} must have {2 * _SIZE if secret else _SIZE} bytes in base64 after the colon{quoted}")
     return name, data
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     #: The name of a key, and a signature.
     _Line = tuple[str, bytes]
 
-__all__ = ["add_signature", "is_signed", "merge_signatures", "signed_message", "signers"]
+__all__ = ["add_missing_signatures", "add_signature", "is_signed", "merge_signatures", "signed_message", "signers"]
 
 _SIZE = 64  # bytes of a signature
 #: The maximum number of bytes read from a signature file.
@@ -65,6 +65,17 @@ def merge_signatures(stored: bytes, imported: bytes, keys: Iterable[PublicKey], 
     imported_valid, imported_unknown = _partition_signatures(_decode_lines(imported), keys, message)
     others = dict.fromkeys([*unknown, *imported_unknown[:_MOST_NEW_UNKNOWN]])
     return _encode_lines([*dict.fromkeys([*valid, *imported_valid]), *list(others)[:_MOST_UNKNOWN]])
+
+
+def add_missing_signatures(stored: bytes, added: bytes) -> bytes:
+    """Return `stored` if it contains all signatures of `added`; otherwise the content of a file with those of `added` first.
+
+    They are not checked. The file has at most 64 signatures, so its last ones may be dropped.
+    """
+    stored_lines, added_lines = _decode_lines(stored), _decode_lines(added)[:_MOST_UNKNOWN]
+    if set(stored_lines).issuperset(added_lines):
+        return stored
+    return _encode_lines(list(dict.fromkeys([*added_lines, *stored_lines]))[:_MOST_UNKNOWN])
 
 
 def _partition_signatures(lines: list[_Line], keys: Iterable[PublicKey], message: bytes) -> tuple[list[_Line], list[_Line]]:

@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
+from cli_process import compcache
 from helpers import PACKAGE_ROOT, adder, caller, constant, run_fresh
 
-from compcache import Cache, CompcacheError, FormatError, ModuleSource, PrunePolicy, StorageError, UntrustedDirectoryError
+from compcache import Cache, CacheWarning, CompcacheError, ModuleSource, PrunePolicy, UntrustedDirectoryError
 
 DAY = 86400
 AS_ANOTHER = """
@@ -170,8 +171,8 @@ def test_one_that_is_exchanged_while_it_is_opened_is_refused(bundle: Path, tmp_p
         return made(prefix=prefix, dir=tmp_path)
 
     monkeypatch.setattr(tempfile, "mkdtemp", exchange)
-    with pytest.raises(StorageError, match="was changed while it was opened"):
-        Cache(tmp_path / "own", readonly=True, layers=[bundle])
+    with pytest.warns(CacheWarning, match="is not used: .* was changed while it was opened"):
+        assert Cache(tmp_path / "own", readonly=True, layers=[bundle]).layers == ()
 
 
 @pytest.mark.slow
@@ -210,11 +211,22 @@ def test_one_that_others_could_have_written_is_refused(bundle: Path, tmp_path: P
         assert cache.get_target("top")(1) == 12
 
 
-def test_what_is_no_bundle_is_told(bundle: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_what_is_no_bundle_is_told_and_the_rest_works(bundle: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
-    bundle.write_bytes(bundle.read_bytes()[:-30])
-    with pytest.raises(FormatError, match="is not an intact compcache bundle"):
-        Cache(own, layers=[bundle])
+    layer, damaged = tmp_path / "layer", tmp_path / "damaged.ccb"
+    with Cache(layer) as cache:
+        cache.add_module(ModuleSource(constant("below", 5)))
+    damaged.write_bytes(bundle.read_bytes()[:-30])
+    with pytest.warns(CacheWarning, match=f"the layer {damaged} is not used: .* is not an intact compcache bundle"):
+        opened = Cache(own, layers=[damaged, layer])
+    with opened as cache:
+        assert cache.layers == (str(layer),)
+        assert (cache.get_target("below")(), "top" in cache) == (5, False)
+    for command, status in (("ls", 0), ("doctor", 1), ("check", 0), ("info", 0)):
+        told = compcache("--dir", own, command, COMPCACHE_LAYERS=f"{damaged}:{layer}")
+        is_told = f"the layer {damaged} is not used" in " ".join((told.out + told.err).split())
+        assert (told.status, is_told) == (status, True), (command, told)
     assert unpacked(own) == []
     assert os.listdir(own / "tmp") == []
     assert not list(tmp_path.glob("own-*"))
@@ -226,7 +238,7 @@ def test_what_is_no_bundle_is_told(bundle: Path, tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser reads everything")
 def test_one_that_cannot_be_read_is_told(bundle: Path, tmp_path: Path) -> None:
     bundle.chmod(0)
-    with pytest.raises(StorageError, match="cannot use the bundle"):
+    with pytest.warns(CacheWarning, match="is not used: cannot use the bundle"):
         Cache(tmp_path / "own", layers=[bundle])
 
 

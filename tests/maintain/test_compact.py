@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import shutil
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from cli_process import compcache
 from helpers import PACKAGE_ROOT, adder, caller, constant, run_fresh
-from mock_directory import FaultyFiles, cache_on
+from mock_directory import FaultyFiles, Operation, cache_on
 
 from compcache import Cache, CacheWarning, CompcacheError, ModuleSource, NotCachedError, PrunePolicy, StorageError
 from compcache.formats.volume import Volume
@@ -378,6 +379,28 @@ def test_the_volume_of_another_user_is_not_used(directory: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("first", [0, 5])
+def test_a_volume_that_the_disk_cannot_read_is_named(directory: Path, first: int) -> None:
+    """With its directory alone, or a module of it, nobody finds the file to restore or remove. So many reads succeed at first."""
+    with Cache(directory) as cache:
+        fill(cache)
+        cache.compact(grace=0.0)
+    (volume,) = volumes(directory)
+
+    def has_bad_sector(operation: Operation) -> OSError | None:
+        return OSError(errno.EIO, os.strerror(errno.EIO)) if operation.number >= first else None
+
+    reads = FaultyFiles(directory, has_bad_sector, count=lambda operation: operation.name == "pread" and "volume" in operation.path)
+    with cache_on(reads) as cache:
+        try:
+            told = "\n".join(finding.message for finding in cache.check().errors)
+        except StorageError as error:
+            told = str(error)
+        assert f"{os.strerror(errno.EIO)} in {volume}" in told
+        with pytest.warns(CacheWarning, match=f"was not stored, .* in {volume}"):
+            assert cache.get_or_compile("f1", lambda: ModuleSource(adder("f1", 1)))(1) == 2
+
+
 def test_one_at_a_time_and_never_where_nothing_is_written(cache: Cache) -> None:
     fill(cache, 2)
     with Cache(cache.path, readonly=True) as reader, pytest.raises(StorageError, match="readonly"):

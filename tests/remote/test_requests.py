@@ -413,6 +413,26 @@ def test_a_card_of_the_same_module_gets_the_signatures_of_both(tmp_path: Path, r
     run(work())
 
 
+@pytest.mark.parametrize("others", [8, 20, 64, 90])
+def test_the_signature_of_a_publisher_reaches_the_card_whatever_others_have_signed(tmp_path: Path, others: int) -> None:
+    """So many publishers of one module, or lines that somebody made up: the newest signature comes first, and as many as fit follow."""
+    lines = [f"{number:03} {base64.b64encode(bytes(64)).decode()}\n".encode() for number in range(others + 1)]
+
+    async def work() -> None:
+        store = MemoryStore(random.Random(3))
+        uploads = uploads_of(store, tmp_path)
+        uploads._reads.fetch_module = held  # type: ignore[method-assign, assignment]
+        for signatures in (b"".join(lines[1:]), lines[0], b"".join(lines[1:9])):
+            await uploads.put_card(KEY, "best", Card("f", MODULE_ID, 3, 0.5, b"abc", signatures))
+        (stored,) = decode_cards(store.objects[KEY][0]).values()
+        assert stored.signatures.splitlines(keepends=True) == lines[:64]
+
+    async def held(card: Card) -> bytes:
+        return card.module
+
+    run(work())
+
+
 def test_a_card_of_a_shelf_that_is_there_stays_unless_it_is_to_be_replaced(tmp_path: Path) -> None:
     async def work() -> None:
         store = MemoryStore(random.Random(3))

@@ -6,9 +6,11 @@ import asyncio
 import os
 import shutil
 import time
+from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import AsyncMock
 
 import pytest
 from helpers import constant
@@ -17,12 +19,14 @@ from web_store import WebStore
 from compcache import Cache, Identity, ModuleSource
 from compcache.remote.address import read_settings, read_url
 from compcache.remote.answer import FOUND
+from compcache.remote.card import Card
+from compcache.remote.helper.packs import Packs
 from compcache.remote.helper.reads import StoreAnswer
 from compcache.remote.helper.tiers import Chain
 from compcache.signing.keys import generate_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 F, G = Identity("f", number=1), Identity("g", number=2)
@@ -176,6 +180,48 @@ def test_a_mirror_that_says_nothing_does_not_keep_the_question() -> None:
         return await asyncio.wait_for(chain.find("f", "platform", []), 15)
 
     assert asyncio.run(ask()).answer.data == b"module"
+
+
+@pytest.mark.parametrize(
+    ("states", "outcome"),
+    [
+        ("ok ok", True), ("ok fails", False), ("paused ok", False), ("paused paused", False), ("paused fails", "fails"),
+        ("fails fails", "fails"),
+    ],
+)
+def test_a_pack_that_a_store_lacks_is_stored_again(states: str, outcome: bool | str) -> None:
+    """With one store paused and the other failing, nobody has it, and nobody would try again."""
+
+    def tier(state: str) -> Any:
+        uploads, reads = SimpleNamespace(is_paused=lambda: state == "paused"), SimpleNamespace(note_error=str)
+        return SimpleNamespace(state=state, uploads=uploads, reads=reads)
+
+    async def put(tier: Any) -> None:
+        if tier.state == "fails":
+            raise OSError("fails")
+
+    chain = Chain()
+    for state in states.split():
+        chain.add(tier(state))
+    writes, tries = [0, 1], []
+
+    async def store(key: str, _: bytes, writes: Sequence[int]) -> bool:
+        tries.append(key)
+        return await chain.store_in_each(writes, put)
+
+    async def start() -> None:
+        packs = Packs(*[AsyncMock()] * 4)
+        packs._store = store
+        names = [Identity("f", number=number).func_name for number in range(5)]
+        for number, name in enumerate(names):
+            packs.remember_module("platform", "shelf", Card(name, bytes([number]) * 16, 1, 0.5, b"m"), b"m")
+        packs.announce_start_up(names, "platform", ["shelf"], writes)
+        for _ in range(2):
+            with pytest.raises(OSError, match="fails") if isinstance(outcome, str) else nullcontext():
+                await packs.store_packs(now=True)
+
+    asyncio.run(start())
+    assert len(tries) == (1 if outcome is True else 2)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import shutil
@@ -240,7 +241,25 @@ def test_keys_are_text_and_errors_never_show_a_secret() -> None:
         assert secret.partition(":")[2][:20] not in str(raised.value)
     with pytest.raises(ValueError, match="name:base64"):
         parse_public_key("nothing")
+    with pytest.raises(ValueError, match="is the secret key team-1: give its public key") as raised:
+        parse_public_key(secret)
+    assert secret.partition(":")[2][:20] not in str(raised.value)
     assert parse_public_keys(f"{PUBLIC}, {OTHER_PUBLIC}") == (KEY.public(), OTHER.public())
+
+
+@pytest.mark.slow
+def test_a_public_key_in_the_place_of_a_secret_one_is_noticed(tmp_path: Path, directory: Path) -> None:
+    """Everybody could sign with such a key. Secret keys of version 1.0.0 have the same form, and are read."""
+    former = f"{KEY.name}:{base64.b64encode(KEY.seed).decode()}"
+    with pytest.warns(CacheWarning, match="the secret key team-1 has the form of version 1.0.0, which is also the form of public keys"):
+        assert parse_secret_key(former) == KEY
+    with pytest.warns(CacheWarning, match="if it is a public key, everybody can sign with it"):
+        publish(directory, "f", key=PUBLIC)
+    file = tmp_path / "key"
+    for text, is_noticed in ((str(KEY), False), (former, True), (PUBLIC, True)):
+        file.write_text(f"{text}\n", encoding="utf-8")
+        shown = compcache("key", "show", file)
+        assert (shown.out.strip() == PUBLIC, "form of public keys" in shown.err) == (text != PUBLIC, is_noticed)
 
 
 def test_files_of_keys_may_include_each_other(tmp_path: Path) -> None:

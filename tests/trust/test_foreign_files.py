@@ -237,6 +237,11 @@ TRICKS: dict[str, tuple[Callable[[Path], bytes], str]] = {
         lambda bundle: rewritten(bundle, lambda members: members.update({"modules/../../evil.ccm": b"x", "../evil": b"x"})).read_bytes(),
         "",
     ),
+    "a module whose name is damaged": (lambda bundle: bundle.read_bytes().replace(b"modules/", b"modulee/"), "lacks the module"),
+    "a module that the directory leaves out": (
+        lambda bundle: rewritten(bundle, lambda members: members.pop(next(name for name in members if name[:2] == "mo"))).read_bytes(),
+        "lacks the module",
+    ),
     "a module under another name": (
         lambda bundle: rewritten(
             bundle, lambda members: members.update({f"modules/{'0' * 32}.ccm": next(v for k, v in members.items() if k[:2] == "mo")})

@@ -86,14 +86,14 @@ class Packs:
 
     Args:
         fetch: returns an object and the position of the store that had it, or None.
-        store: stores an object, replacing any other.
+        store: stores an object, replacing any other; returns whether all stores have it.
         find_shelf: returns the shelf with the best card of a function, or "". The function's pack is on the same shelf.
         note: adds a card to the cards of its function, unless it is there.
     """
 
     def __init__(
         self, fetch: Callable[[str, Sequence[int]], Awaitable[tuple[bytes, int] | None]],
-        store: Callable[[str, bytes, Sequence[int]], Awaitable[None]],
+        store: Callable[[str, bytes, Sequence[int]], Awaitable[bool]],
         find_shelf: Callable[[str, str, list[str], Sequence[int]], Awaitable[str]],
         note: Callable[[str, str, Card, Sequence[int]], Awaitable[None]],
     ) -> None:  # fmt: skip
@@ -177,8 +177,8 @@ class Packs:
             await self._note(start_up.platform_part, shelf, first.card._replace(module=first.module), start_up.writes)
         else:
             shelf = await self._find_shelf(start_up.first, start_up.platform_part, start_up.shelves, start_up.writes)
-        if shelf:
-            await self._store(pack_key(start_up.platform_part, shelf, start_up.first), encode_pack(items.values()), start_up.writes)
+        key = pack_key(start_up.platform_part, shelf, start_up.first)
+        if shelf and await self._store(key, encode_pack(items.values()), start_up.writes):
             start_up.stored = len(items)
 
     def _find_known_realization(self, start_up: StartUp, name: str) -> tuple[str, PackedFunction] | None:

@@ -258,15 +258,15 @@ class Helper:
         """Add a card to the cards of its function, in the stores at the positions `writes`, as `Chain.store_in_each` does."""
         await self._chain.store_in_each(writes, lambda tier: tier.uploads.put_card(card_key(platform_part, card.name), shelf, card))
 
-    async def _put_pack(self, key: str, data: bytes, writes: Sequence[int]) -> None:
-        """Store a pack in the stores at the positions `writes`, as `Chain.store_in_each` does."""
+    async def _put_pack(self, key: str, data: bytes, writes: Sequence[int]) -> bool:
+        """Store a pack in the stores at the positions `writes`. Return whether all have it, as `Chain.store_in_each` does."""
 
         async def put(tier: Tier) -> None:
             """Store the pack in one store, and count it."""
             await tier.put_pack(key, data)
             tier.reads.count("packs_stored")
 
-        await self._chain.store_in_each(writes, put)
+        return await self._chain.store_in_each(writes, put)
 
 
 def _code_version() -> tuple[int, int]:

@@ -272,24 +272,26 @@ class Chain:
         if self._copying:
             await asyncio.wait(set(self._copying))
 
-    async def store_in_each(self, writes: Sequence[int], store: Callable[[Tier], Any]) -> None:
-        """Call `store` for each of these stores whose uploads are not paused.
+    async def store_in_each(self, writes: Sequence[int], store: Callable[[Tier], Any]) -> bool:
+        """Call `store` for each of these stores whose uploads are not paused. Return whether all of them have the object then.
 
         Raises:
-            Exception: the first error, if every store fails and no uploads are paused.
+            Exception: the first error, if no store has the object.
         """
-        errors = []
+        errors, count = [], 0
         for position in writes:
             tier = self.tiers[position]
             if tier.uploads.is_paused():
                 continue
             try:
                 await store(tier)
+                count += 1
             except Exception as error:  # noqa: BLE001 - whatever the client raises
                 tier.reads.note_error(error)
                 errors.append(error)
-        if errors and len(errors) == len(writes):
+        if errors and not count:
             raise errors[0]
+        return count == len(writes)
 
     def lease_store(self, writes: Sequence[int]) -> Tier | None:
         """Return the store whose leases decide which host compiles, or None if no writable store that accepts requests has leases.

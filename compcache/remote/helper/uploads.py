@@ -13,7 +13,7 @@ from compcache.remote.helper.garbage import SETTLE_SECONDS
 from compcache.remote.helper.packs import LARGEST_PACK
 from compcache.remote.helper.requests import loop_time
 from compcache.remote.shelves import lease_of
-from compcache.signing.signatures import merge_signatures
+from compcache.signing.signatures import add_missing_signatures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -276,11 +276,11 @@ class Uploads:
             new_card = card
             if stored_card is not None and stored_card.name == card.name:
                 is_same = stored_card.module_id == card.module_id
-                signatures = merge_signatures(card.signatures, stored_card.signatures, (), card.module_id, "") if is_same else b""
-                is_kept = not replaces and len(signatures) <= len(stored_card.signatures)
+                signatures = add_missing_signatures(stored_card.signatures, card.signatures) if is_same else card.signatures
+                is_kept = not replaces and (not is_same or signatures == stored_card.signatures)
                 if is_kept and await self._reads.fetch_module(stored_card) is not None:
                     return
-                new_card = card._replace(signatures=signatures or card.signatures)
+                new_card = card._replace(signatures=signatures)
             merged = merge_cards(stored_cards, shelf, new_card)
             if not former_content:
                 await self._requests.replace(key, merged)

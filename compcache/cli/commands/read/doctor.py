@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -12,7 +13,7 @@ from compcache.cli.environment import SETTINGS, invalid_settings, misspelt_setti
 from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.output import Column, fullness_text, plural, print_rows, size_text
 from compcache.cli.session import Session, pass_session
-from compcache.errors import CompcacheError
+from compcache.errors import CacheWarning, CompcacheError
 from compcache.hit.target import load_runtime
 from compcache.publish.verify import closed_parent
 from compcache.settings import CONFIGURATION_VARIABLE, configuration, configuration_files, from_environment, setting
@@ -74,16 +75,22 @@ def _examine_settings() -> Iterator[_Result]:
 
 
 def _examine_cache(session: Session) -> Iterator[_Result]:
-    """Run all examinations of the cache of a session. If the cache cannot be opened, yield only this problem."""
+    """Run all examinations of the cache of a session. If the cache cannot be opened, yield only this problem.
+
+    The warnings of opening it, for example about a layer that is not used, are problems.
+    """
     try:
         load_runtime()
-        cache = session.open_or_assume_empty()
+        with warnings.catch_warnings(record=True, action="always", category=CacheWarning) as caught:
+            cache = session.open_or_assume_empty()
     except ImportError as error:
         yield _Result(PROBLEM, "runtime", str(error))
         return
     except (CompcacheError, ValueError, OSError) as error:
         yield _Result(PROBLEM, "directory", getattr(error, "reason", "") or str(error))
         return
+    for warning in caught:
+        yield _Result(PROBLEM, "warning", str(warning.message))
     with cache:
         for subject, examine in _EXAMINATIONS.items():
             try:
