@@ -228,7 +228,7 @@ def _node_kind(name: str, definition: Definition, resolution: Resolution) -> tup
 
 
 def encode_definition(definition: GlobalDefinition, symbol: str) -> bytes:
-    """Return the stored form of a global variable's value. Raise `GlobalValidationError` with the variable's name if there is none."""
+    """Return the stored form of a global variable's value. Raise `GlobalValidationError`, with its name, if it cannot be stored."""
     try:
         return call_encode(definition)
     except GlobalValidationError as error:

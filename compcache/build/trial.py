@@ -184,7 +184,7 @@ def functions_with_assembly(text: str) -> frozenset[str]:
 
 
 def _without_body(chunk: str) -> str:
-    """Return the text up to the end of a function, whose body becomes an unreachable instruction, or unchanged without a function."""
+    """Return the text up to the end of a function, with an unreachable instruction as its body. Text without a function is unchanged."""
     start = chunk.rfind("\ndefine ") + 1
     if not start and not chunk.startswith("define "):
         return chunk

@@ -253,7 +253,7 @@ class _Reader:
         return part
 
     def _read_part(self, text: str) -> _Part:
-        """Return a text with its numbers replaced, and what it names. Raise `KeyError` for an unknown group, or see `_scan_variable`."""
+        """Return a text with its numbers replaced, and what it names. Raise `KeyError` for an unknown group. See also `_scan_variable`."""
         pieces = _TOKEN.split(text)
         mentions: list[str] = []
         nodes: list[str] = []

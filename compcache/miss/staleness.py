@@ -173,7 +173,7 @@ def _shadowed_functions(store: Store, module_id: bytes, built: BuiltModule, name
 
 
 def _has_same_code(*sections: bytes) -> bool:
-    """Return whether two compressed modules have the same code, each as text or as bitcode. An empty one has the code of no other."""
+    """Return whether two compressed modules have the same code, each as text or as bitcode. If one is empty, the result is False."""
     if not all(sections):
         return False
     import zlib

@@ -37,7 +37,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Convert a duration like ``36h``, ``30d`` or ``1.5 h`` to seconds. Raise `ValueError` for any other text, or without a unit."""
+    """Convert a duration like ``36h``, ``30d`` or ``1.5 h`` to seconds. Raise `ValueError` for other text, such as one without a unit."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         problem = "has no unit" if text.strip().isdecimal() else "is not a valid duration"

@@ -224,7 +224,7 @@ def _read_relocations(data: bytes, sections: Sequence[Section]) -> dict[int, tup
 
 
 def _read_symbols(data: bytes, sections: tuple[Section, ...]) -> tuple[tuple[parts.Symbol, ...], bytes]:
-    """Return the symbols of an object and their string table. Raise `FormatError` for an invalid symbol, or unless there is one table."""
+    """Return the symbols of an object and their string table. Raise `FormatError` for an invalid symbol, no table or several tables."""
     tables = [section for section in sections if section.type == parts.SHT_SYMTAB]
     if len(tables) != 1:
         raise FormatError(f"the object must have one symbol table, not {len(tables)}")
