@@ -63,10 +63,10 @@ def absolute_path(path: str) -> str:
 
 
 def not_missing(paths: Iterable[str]) -> list[str]:
-    """Return the paths at which there is a file or a link, also a broken link, and those that this user cannot look at.
+    """Return the paths that may name a file: those with a file or a link, even a broken one, and those that this user may not examine.
 
-    A broken link in place of a directory above counts as well. A directory that this user cannot even look for, as in the home of another
-    user, has no files.
+    A path below a broken link is returned, too. If this user may not search for the directory, as in the home of another user, the path
+    is not returned.
     """
     found = []
     for path in paths:
@@ -251,7 +251,7 @@ class Tree(Files):
         return self._beneath(-1, path, flags, mode)
 
     def _is_open(self, root: _Root) -> bool:
-        """Return whether the root's descriptor still refers to the opened directory. False also if its status cannot be read."""
+        """Return whether the root's descriptor still refers to the opened directory. If its status cannot be read, it does not."""
         try:
             opened = self.system.fstat(root.number)
             if (opened.st_dev, opened.st_ino) != root.identity:
@@ -264,7 +264,7 @@ class Tree(Files):
         return True
 
     def _is_at_path(self, root: _Root) -> bool:
-        """Return whether the open root is still the directory at its path. False also if the path cannot be read."""
+        """Return whether the open root is still the directory at its path. If the path cannot be read, it is not."""
         with suppress(OSError):
             status = (self._above or self.system).stat(self.root)
             return (status.st_dev, status.st_ino) == root.identity

@@ -82,7 +82,7 @@ LOCKS = (
 
 #: The functions that drop the state of the parent's threads in a child: (module, function, state).
 FORGOTTEN = (
-    ("compcache.publish.locks", "_disown", "lock files, which the parent holds"),
+    ("compcache.publish.locks", "_disown_all", "lock files, which the parent holds"),
     ("compcache.miss.builders", "_drop_threads", "claims of builds"),
     ("compcache.images.llvm_thread", "_forget_tasks", "work in LLVM's thread"),
     ("compcache.miss.entries", "_reset_all_in_child", "entries that wait to be written, with their locks: the parent writes them"),

@@ -21,7 +21,7 @@ _DIGEST_HEX = 32
 _ABSENT = "(absent)"
 _LONG_NUMBER = 2048  # bits; every process can write shorter integers in decimal, whatever its limit
 _USUAL_NAN = "7ff8000000000000"
-_AROUND = 24
+_AROUND = 24  # characters on each side of a difference
 
 
 class Identity:

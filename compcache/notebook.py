@@ -91,7 +91,7 @@ def _with_unit(name: str, value: object) -> object:
 
 def _target_rows(target: TypedCallTarget) -> Iterator[tuple[str, object]]:
     """Yield the properties of a function for its table. A function that can no longer be called has its error instead."""
-    yield "function", target.func_name
+    yield "function", target.__name__
     try:
         yield from (("signature", str(target.signature)), ("module", target.module_id), ("releases the GIL", target.nogil))
     except CompcacheError as error:

@@ -74,10 +74,7 @@ def from_environment(variable: str, read: "Callable[[str], _T]") -> "_T | None":
 
 
 def configuration() -> "Mapping[str, str]":
-    """Return the settings in configuration files, by environment variable. A process reads them once.
-
-    Raise `SettingError` if a file cannot be used.
-    """
+    """Return the settings in configuration files, by environment variable, read once. Raise `SettingError` if a file cannot be used."""
     if not _read:
         is_named = _text_of(CONFIGURATION_VARIABLE) is not None
         # The paths end with /compcache/config.toml. `exists` raises and catches an error if there is no file. A link in place of either

@@ -132,7 +132,7 @@ class Store(Directory):
         Args:
             func_name: the name of the function.
             is_near: for a plain name, returns whether a module is preferred. Its realizations precede realizations with the same content.
-            linked: whether to yield also realizations in linked closures, whose offsets contain `LINKED`.
+            linked: whether to also yield realizations in linked closures, whose offsets contain `LINKED`.
 
         Raises:
             StorageError: the index cannot be read.
@@ -258,6 +258,7 @@ class Store(Directory):
             IntegrityError: the file is damaged and was moved to quarantine, has no valid signature, or belongs to another user.
             IncompatibleTargetError: another version of this package has written the file.
             StorageError: the file cannot be read.
+            MissingPackageError: a signature must be checked, and PyNaCl is not installed.
         """
         if module_id in self._in_memory:
             return self._in_memory[module_id]

@@ -21,8 +21,8 @@ def set_faults(patch: pytest.MonkeyPatch, *versions: str) -> None:
     """Have these versions of makers stand in the table of this process; none empties it."""
     faults = tuple([KnownFault(text, "adds one too many", "2026-01-31") for text in versions])
     patch.setattr(known_faults, "FAULTS", faults)
-    patch.setattr(Store, "known_faults", known_faults.state())
-    patch.setattr(hit, "KNOWN_FAULTS", known_faults.state())
+    patch.setattr(Store, "known_faults", known_faults.faults_digest())
+    patch.setattr(hit, "KNOWN_FAULTS", known_faults.faults_digest())
 
 
 def made_by(name: str, number: int, **makers: str) -> ModuleSource:

@@ -144,6 +144,7 @@ def test_what_objects_show_is_html_of_what_they_hold(tmp_path: Path) -> None:
         pruned = cache.prune(PrunePolicy(max_bytes=0))
         assert "removed" in Balanced(pruned._repr_html_()).text
     assert "closed" in Balanced(cache._repr_html_()).text
+    assert "was unloaded" in Balanced(target._repr_html_()).text
 
 
 def test_long_lists_are_counted(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ __all__ = ["Channel", "ChannelError", "new_token", "socket_pair"]
 
 _HEAD = struct.Struct("<QII")
 _TOKEN_SIZE = 16
-_PART = 32 * 1024
+_PART = 32 * 1024  # bytes of a message in one packet
 _PACKET = _TOKEN_SIZE + _HEAD.size + _PART
 #: The maximum number of packets read from a channel at a time. A job may write stray packets endlessly.
 _AT_ONCE = 64

@@ -42,7 +42,7 @@ _END = 0.2
 _START = 60.0
 #: The interval for polling workers. A worker that has ended may have left a child that keeps its socket open.
 _TICK = 0.2
-_PAUSE = 0.003
+_PAUSE = 0.003  # between two looks at a process that is about to end
 _COMMAND = "import sys; sys.path[:] = {path!r}; from compcache.batch.worker import main; main({descriptor}, {token!r})"
 
 
@@ -291,7 +291,7 @@ class WorkerPool:
         return worker
 
     def _wait_for_ended(self) -> Iterator[tuple[PreparedJob, Outcome]]:
-        """Wait for an event or a deadline, and yield the jobs that have ended, if any."""
+        """Wait for an event or a deadline, and yield the jobs that have ended, if any, with their outcomes."""
         if not self._busy:
             return
         self._wait_for_event()
@@ -378,7 +378,7 @@ def _signal_name(number: int) -> str | None:
 def _main_module() -> MainModule:
     """Return this process's main module: by name if it was started with ``python -m``, otherwise by its path, if it has a file.
 
-    The path of ``python directory`` and of an archive is that of the directory or the archive.
+    If it was started with a directory or an archive, the path is that of the directory or the archive.
     """
     main: Any = sys.modules["__main__"]
     path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)

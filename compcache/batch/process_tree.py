@@ -104,7 +104,7 @@ def _wait_for_ends(processes: Iterable[Process], seconds: float) -> list[Process
 
 
 def _kill_process(process: Process) -> None:
-    """Send SIGKILL to a process. A later process with the same PID gets no signal."""
+    """Send SIGKILL to a process, but not to a later process with the same PID. Raise `OSError` if the process has gone."""
     descriptor = os.pidfd_open(process.pid)
     try:
         if _still_running([process]):

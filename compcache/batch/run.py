@@ -206,7 +206,7 @@ class _Batch:
         self.repeat(jobs, run_once)
 
     def repeat(self, jobs: list[PreparedJob], run_once: Callable[[list[PreparedJob]], _Ended]) -> None:
-        """Run jobs, and run jobs that lack functions of other jobs again while other jobs are built.
+        """Run jobs. Run those that lack functions of other jobs again, until a round builds nothing; then record them as failed.
 
         `run_once` runs jobs, records outcomes, and returns the jobs that lack functions with their outcomes.
         """

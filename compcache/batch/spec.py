@@ -106,7 +106,7 @@ def _import_module(name: str, spec: str) -> Any:
 
 
 def _read_attribute_jobs(module: Any, attribute: str, spec: str) -> Iterator[Any]:
-    """Yield the jobs that an attribute of a module holds, or returns if it is a function. Raise `SpecError` if there are no jobs."""
+    """Yield the jobs that an attribute of a module holds, or returns if it is a function. Raise `SpecError` without an iterable of jobs."""
     value = module
     for attribute_name in attribute.split("."):
         if not hasattr(value, attribute_name):

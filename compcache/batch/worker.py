@@ -63,7 +63,7 @@ class Answer(NamedTuple):
 def main(descriptor: int, token: bytes) -> NoReturn:
     """Run jobs for the parent at the other end of a socket until the parent closes it. Then end this process.
 
-    The status is 0, 1 after a damaged message, or what `sys.exit` of a job gives in Python: a number, 0 for None, else 1.
+    The status is 0; 1 after a `ChannelError`; or what `sys.exit` of a job gives in Python: a number, 0 for None, else 1.
     """
     global is_worker  # noqa: PLW0603 - a property of the process
     is_worker = True
@@ -118,9 +118,9 @@ def _watch_parent(descriptor: int) -> None:
 
 
 def _serve_jobs(channel: Channel) -> NoReturn:
-    """Receive, run and answer jobs until the parent closes its end of the channel; then raise `EOFError`.
+    """Receive, run and answer jobs until the parent closes its end of the channel; then raise `EOFError` or `ConnectionError`.
 
-    Raise `ChannelError` if a job has closed or replaced the channel's socket.
+    Raise `ChannelError` if a message is damaged, or a job has closed or replaced the channel's socket.
     """
     from compcache import linker
     from compcache.build import codegen

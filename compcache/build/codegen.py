@@ -34,7 +34,8 @@ __all__ = [
 ]  # fmt: skip
 
 _T = TypeVar("_T")
-_Plain: TypeAlias = "str | bytes | tuple[bytes, ...]"
+#: LLVM assembly, bitcode, or the bitcode of several modules.
+_Code: TypeAlias = "str | bytes | tuple[bytes, ...]"
 _NO_TRIPLE = ("", "unknown-unknown-unknown")  # `llvmlite.ir.Module` writes the second by default
 
 
@@ -95,11 +96,8 @@ def new_context() -> Iterator[Any]:
         context.close()
 
 
-def plain_source(ir: Any) -> _Plain:
-    """Return the code of a frozen source in a form that `parse` reads: text, bitcode, or bitcode of several modules.
-
-    Raise `CompileError` if `ir` has another type, or its bytes contain no LLVM code.
-    """
+def plain_source(ir: Any) -> _Code:
+    """Return the code of a frozen source in a form that `parse` reads. Raise `CompileError` if `ir` has another type or no LLVM code."""
     if isinstance(ir, str):
         return ir
     if not isinstance(ir, bytes):
@@ -114,7 +112,7 @@ def plain_source(ir: Any) -> _Plain:
         raise CompileError(f"the code is neither LLVM bitcode nor LLVM assembly in UTF-8 ({error}): pass one of these") from error
 
 
-def parse(ir: _Plain, context: Any) -> Any:
+def parse(ir: _Code, context: Any) -> Any:
     """Parse and verify the result of `plain_source`, and add the module to the context's modules.
 
     Bitcode of several modules becomes one module.
@@ -139,7 +137,7 @@ def parse(ir: _Plain, context: Any) -> Any:
     return module
 
 
-def _parse_unverified(ir: _Plain, context: Any) -> Any:
+def _parse_unverified(ir: _Code, context: Any) -> Any:
     """Return a module from IR in any accepted form, without a check of its content.
 
     Raise `CompileError` for a NUL character, `RuntimeError` if LLVM rejects the code, or `UnicodeEncodeError` if UTF-8 cannot encode it.

@@ -317,7 +317,10 @@ class _Body:
         self.emit(f'br i1 {condition}, label %{good}, label %{bad}, !prof !{{!"branch_weights", i32 2000, i32 1}}')
 
     def require_valid(self, condition: str, index: int, item: str, stem: str) -> None:
-        """Append a check that fails for the argument `index`, the object `item`, unless the condition holds."""
+        """Append a check that fails for the argument `index`, the object `item`, unless the condition holds.
+
+        `stem` begins the name of the failing block.
+        """
         good, bad = self.name("ok"), self.name(stem)
         self.branch(condition, good, bad)
         self.block(bad)

@@ -45,7 +45,7 @@ THREAD_LOCAL = "thread-local variable"
 _STREAMS = {"_ZNSt8ios_base4InitC1Ev", "_ZNSt8ios_base4InitD1Ev", "__cxa_atexit"}
 _SHOWN = 20
 _VARIABLE = re.compile(r"(?:[a-z_]+(?:\([^)]*\))? )*(global|constant|alias) ([^\n]*)")
-_MOST_HEAD = 4096
+_MOST_HEAD = 4096  # characters of a variable's line, which may contain a large value
 _MEMORY = re.compile(r"attributes #(\d+) = \{.*\bmemory\(([^)]*)\)")
 _GROUP = re.compile(r"#(\d+)")
 _STRING = re.compile(r'"[^"]*"')
@@ -190,7 +190,7 @@ def visible_exports(
 
 
 def _link_only_exports(values: GlobalValues, thread_locals: Collection[str], merged: Mapping[str, str]) -> Iterator[Export]:
-    """Yield the exports that only other modules can use: visible variables, and functions that are visible within a library.
+    """Yield the exports that only other modules can use: hidden functions, and visible variables that are not thread-local.
 
     Raise `InvalidNameError` if the name of one cannot be a func_name.
     """
@@ -232,7 +232,8 @@ def _variable_export(export: Export, thread_locals: Collection[str], functions: 
 def require_exports(visible: Sequence[object], values: GlobalValues, *, may_be_empty: bool = False) -> None:
     """Raise `UndefinedSymbolError` for a module without exports.
 
-    `may_be_empty` accepts modules without functions, with only the object of ``#include <iostream>``, or with only overridden functions.
+    `may_be_empty` accepts a module that defines no function, one without constructors that has an overridden function, and one that
+    declares only functions of ``#include <iostream>``.
     """
     if visible:
         return
@@ -304,7 +305,7 @@ def _make_entry(export: Export, head: FunctionHead, effects: Mapping[str, Mappin
         return None, f"! {error}"
     known_effects = [effects[group] for group in _GROUP.findall(_STRING.sub("", head.head.suffix)) if group in effects]
     only_reads = any(effect.get("argmem", effect.get("", "none")) in ("none", "read") for effect in known_effects)
-    may_raise = not any(map(_is_on_arguments, known_effects))
+    may_raise = not any(map(_accesses_only_arguments, known_effects))
     entry = entry_point(export.name, head, signature, nogil=export.nogil, only_reads=only_reads, may_raise=may_raise)
     return entry, ("nogil " if export.nogil else "") + signature.text()
 
@@ -323,8 +324,8 @@ def _effects_of_groups(lines: Iterable[str]) -> dict[str, dict[str, str]]:
     return effects
 
 
-def _is_on_arguments(effects: Mapping[str, str]) -> bool:
-    """Return whether a function touches the memory of its arguments and `errno` alone. Then it cannot set a Python exception."""
+def _accesses_only_arguments(effects: Mapping[str, str]) -> bool:
+    """Return whether a function accesses no memory except its arguments and `errno`. Then it cannot set a Python exception."""
     return all(effect == "none" or location in ("argmem", "errnomem") for location, effect in effects.items())
 
 

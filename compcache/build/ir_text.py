@@ -144,7 +144,7 @@ def quote(name: str) -> str:
 
 
 def plain_head(head: str, symbol: str) -> str:
-    """Return the head of a function with another name, so that all functions of a type have the same text."""
+    """Return the head of a function with the name ``f``, so that all functions of a type have the same text."""
     return head.replace(f"@{quote(symbol)}(", "@f(", 1)
 
 
@@ -176,7 +176,7 @@ def passes_vectors(text: str) -> bool:
     wide = [re.escape(f"<{vector[0]}{vector[1]} x {vector[2]}>") for vector in set(_SIZED_VECTOR.findall(text)) if _is_wide(*vector)]
     pattern = re.compile("|".join(wide))
     match = pattern.search(text) if wide else None
-    while match is not None:  # fewer lines contain such vectors than call or declare functions
+    while match is not None:  # few lines contain such vectors, so only these are searched for calls and heads
         end = text.find("\n", match.end())
         end = len(text) if end < 0 else end
         line = text[text.rfind("\n", 0, match.start()) + 1 : end]
@@ -250,6 +250,7 @@ def _has_deep_types(text: str) -> bool:
     """Return whether named types are nested deeper than `_DEEPEST`. Each pass removes the types without named parts."""
     if text.count("type") <= _DEEPEST:
         return False
+    # Strings are removed, except the quoted names of types.
     _, *pieces = _TYPE.split(_STRING_OR_COMMENT.sub(lambda match: match[0] if text[match.start() - 1] == "%" else "", text))
     bodies = [_BODY.match(piece)[0] for piece in pieces[1::2]]  # type: ignore[index] # the pattern may be empty
     parts = {name: set(_TYPE_NAME.findall(body)) for name, body in zip(pieces[::2], bodies, strict=True)}
@@ -508,7 +509,7 @@ def _closing_bracket(text: str, start: int) -> int:
     """Return the index of the bracket that closes the bracket at `start`. Raise `ValueError` if none closes it."""
     end = text.find(")", start)
     if end >= 0 > max(text.find("(", start + 1, end), text.find('"', start, end)):
-        return end
+        return end  # the usual case: neither brackets nor quotes in between
     depth = 0
     quoted = False
     for index in range(start, len(text)):
@@ -532,7 +533,7 @@ def split_parameters(text: str) -> tuple[str, ...]:
 
 
 def without_name(parameter: str) -> str:
-    """Return the text of a parameter in the form that it has in a declaration."""
+    """Return the text of a parameter without its name, as in a declaration."""
     return _PARAMETER_NAME.sub("", parameter)
 
 

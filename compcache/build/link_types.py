@@ -48,9 +48,9 @@ _OF_C = frozenset(("ccc", architecture(platform_name()).convention))
 #: Attributes that affect where a value is passed.
 _PLACES = frozenset(("inreg", "nest", "swiftself", "swifterror", "swiftasync", "inalloca", "preallocated"))
 _EXTENSIONS = ("zeroext", "signext")
-_EXTENDED_BITS = 64
+_EXTENDED_BITS = 64  # narrower integers are extended to a register
 _LAST_CHARACTERS = 400  # the end of a variable's line, which contains its alignment
-_STACK_SLOT = 8
+_STACK_SLOT = 8  # the least alignment in bytes of an argument on the stack
 
 
 class LinkTypes(NamedTuple):
@@ -183,7 +183,7 @@ class _Reader:
     def variable_type(self, head: str, *marks: str, of_constant: bool = False) -> str:
         """Return the type of a variable or an alias from its line, followed by `marks`, or "" if the line has no type.
 
-        `of_constant` is whether an alias, if it is one, refers to a constant.
+        `of_constant` is whether an alias refers to a constant. Raise `ValueError` for an unknown type.
         """
         line = behind_name(head)
         match = _HEAD.match(line)
@@ -275,7 +275,7 @@ class _Uses:
         return self._types_of_uses
 
     def _declared_type(self, symbol: str) -> str:
-        """Return the type of a declaration, or "" if the declaration does not show a type."""
+        """Return the type of a declaration, or "" if the declaration shows no type, or its type cannot be parsed."""
         definition = self._definitions[symbol]
         with suppress(ValueError, RecursionError):
             if symbol in self._variables:
@@ -293,7 +293,7 @@ class _Uses:
         self._add_loaded_values(lines, symbols_of_values)
         for line in lines:
             match = _CALL.match(line) if "call" in line or "invoke" in line else None
-            if match is not None and (call := self._find_callee(match[2], symbols_of_values)) is not None:
+            if match is not None and (call := self._find_call(match[2], symbols_of_values)) is not None:
                 names = names or Counter(_LOCAL.findall(body))
                 self._add_use(function, call, is_used=match[1] is not None and names[match[1]] > 1)
             if self._variables:
@@ -307,7 +307,7 @@ class _Uses:
             elif self._variables and (match := _ELEMENT.match(line)) is not None and match[2] in self._written_names:
                 symbols_of_values[match[1]] = self._written_names[match[2]]
 
-    def _find_callee(self, text: str, symbols_of_values: Mapping[str, str]) -> _Call | None:
+    def _find_call(self, text: str, symbols_of_values: Mapping[str, str]) -> _Call | None:
         """Return the call in the text after ``call``, or None if it calls no imported symbol. `symbols_of_values`: see `_read_body`."""
         match = _CALLEE.search(text)
         if match is None or " asm " in text[: match.start()]:

@@ -36,7 +36,7 @@ _VOID = Type(0, 1, ())
 
 
 class Types:
-    """LLVM types of one module, read from text."""
+    """LLVM types of one module, read from text. Methods raise `RecursionError` for types that are nested too deeply."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -109,7 +109,10 @@ class Types:
         return self._named
 
     def _read_structure(self, text: str, position: int, *, packed: bool) -> tuple[Type, int]:
-        """Return the structure with its first member at `position`, and its end. `packed`: without padding. Exception: see `_read_type`."""
+        """Return the structure whose first member is at a position, and the position after the structure.
+
+        A `packed` structure has no padding. See `_read_type` for the exception.
+        """
         size, align, pieces = 0, 1, list[str]()
         while True:
             while text[position] in " ,":

@@ -97,7 +97,10 @@ def link_modules(declarations: Iterable[str], modules: Iterable[Any], context: A
 
 
 def _unite_declarations(lines: list[str]) -> str:
-    """Return the first declaration in `lines` that is not optional, with all that they forbid. See `parse_head` for the exception."""
+    """Return the first declaration in `lines` that is not optional, with the attributes of all `lines` that forbid transformations.
+
+    If all are optional, return the first without `extern_weak`. See `parse_head` for the exception.
+    """
     first = min(lines, key=lambda line: line.startswith(_OPTIONAL))
     suffix, *suffixes = [parse_head(line).suffix for line in (first, *lines)]
     words = dict.fromkeys(word for other in suffixes for word in _ATTRIBUTE.findall(other) if _FORBIDS.match(word))

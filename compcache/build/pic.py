@@ -215,7 +215,7 @@ def _with_calls(chunk: str, name: str, value: str) -> str:
 
 
 def _with_call_at_start(body: str, value: str, call: str) -> str:
-    """Return the body of a function with a call at its start. Constant expressions that use the result become instructions after it."""
+    """Return the body of a function with a call at its start. Constant expressions with its result become instructions after the call."""
     lines = [f"  {value} = {call}"]
     label, line, code = body.partition("\n") if _LABEL.match(body) else ("", "", body)
     while (match := _CONSTANT.search(code)) is not None:

@@ -162,7 +162,9 @@ class RecordBuilder:
         return self._written_needs[payload]
 
     def _use_of(self, symbol: str) -> Use:
-        """Return the fields of an import in a needs record: the number of its slot or its name, its name, its places, and its link type.
+        """Return the fields of an import in a needs record: slot number, func_name, places, and link type.
+
+        An import without a slot has the func_name as its first field, too.
 
         A module that defines a merged variable itself expects at least the size of its own definition.
         """
@@ -181,10 +183,7 @@ class RecordBuilder:
         return self._written_types.get(text, b"")
 
     def _add_global(self, name: str) -> int:
-        """Write the record of a global variable, once, or a record that makes a load run the constructors (`STARTUP`).
-
-        Return its offset.
-        """
+        """Write the record of a global variable once, or a record by which a load runs the constructors (`STARTUP`). Return its offset."""
         if name == INITIALIZE:
             record = GlobalRecord(name, self._slots[name], "code", 0, STARTUP, b"")
             return self.records.add(encode_global(record))
@@ -229,10 +228,7 @@ def _node_kind(name: str, definition: Definition, resolution: Resolution) -> tup
 
 
 def encode_definition(definition: GlobalDefinition, symbol: str) -> bytes:
-    """Return the stored form of a global variable's value.
-
-    Raise `GlobalValidationError` if the value cannot be stored. The message names the variable.
-    """
+    """Return the stored form of a global variable's value. Raise `GlobalValidationError`, with its name, if it cannot be stored."""
     try:
         return call_encode(definition)
     except GlobalValidationError as error:

@@ -23,7 +23,7 @@ from compcache.globals.definition import describe_integer, invalid_error
 from compcache.globals.elements import check_elements
 from compcache.globals.scalars import Integer
 from compcache.images import platform_symbols
-from compcache.images.archives import HAS_STATE, Archive, is_archive
+from compcache.images.archives import STATE_PREFIXES, Archive, is_archive
 from compcache.images.libraries import advice_on_runtime_library, demangle, library_with, loaded_libraries, open_libraries
 from compcache.images.static_runtime import STATIC_RUNTIME, static_runtime_text
 from compcache.llvm import llvm
@@ -44,7 +44,7 @@ __all__ = [
 SLOT_PREFIX = "compcache.slot."
 _NOT_PROVIDED = "which neither the cache nor globals= nor this process defines"
 _MOST_SHOWN = 20  # a screenful
-_LEAST_ALIGNMENT = 16
+_LEAST_ALIGNMENT = 16  # vectorized code may rely on this alignment of arrays
 #: Kinds of values that are not addresses of code, or are valid only in one process.
 _NOT_CALLED = frozenset(("boolean", "buffer", "bytes", "float", "identity", "integer", "member", "object", "pickle", "text"))
 _ALIGN = re.compile(r", align (\d+)")
@@ -432,7 +432,10 @@ class _Resolver:
         return True
 
     def _add_linked(self, name: str) -> bool:
-        """Add a symbol that the image's own code, the platform or a named library defines. Return False if none of them defines it."""
+        """Add a symbol that the image's own code, the platform or a named library defines. Return False if none of them defines it.
+
+        A function of an archive whose state all modules share becomes an import, if the cache has it and the module does not define it.
+        """
         if name in self._defined:
             return True
         if name in STATIC_RUNTIME:
@@ -443,9 +446,9 @@ class _Resolver:
         library = next((library for library in self.libraries if library.path_of(name)), None)
         if library is None:
             return False
-        shared = shared_function(name, library) if isinstance(library, Archive) and name.startswith(HAS_STATE) else ""
-        if shared and shared not in self._own and self._cached_among([shared]):
-            self._add_import(name, shared, is_function=True)
+        func_name = shared_function(name, library) if isinstance(library, Archive) and name.startswith(STATE_PREFIXES) else ""
+        if func_name and func_name not in self._own and self._cached_among([func_name]):
+            self._add_import(name, func_name, is_function=True)
         else:
             self.from_libraries.add(name)
         return True
@@ -480,7 +483,7 @@ class _Resolver:
 
 
 def _check_use(text: str, requests: Requests, functions: Collection[str], variables: Collection[str], missing: list[str]) -> None:
-    """Raise `UndefinedSymbolError` for symbols that the source provides and the module does not use. It names `missing` symbols, too."""
+    """Raise `UndefinedSymbolError` for symbols that the source provides and the module does not use. The error names `missing`, too."""
     provided = {*requests.imports, *requests.globals}
     counts = symbol_counts(text) if provided else {}
     declared = {name for name in provided if name in functions or name in variables}
@@ -529,7 +532,7 @@ def _undefined_message(missing: list[str], unused: Collection[str], functions: C
 
 
 def _advice_on_symbol(name: str, *, is_function: bool) -> str:
-    """Return what to do about an undefined symbol. `is_function` is whether the module calls it."""
+    """Return what to do about an undefined symbol. `is_function` is whether the module declares it as a function."""
     advice = advice_on_runtime_library(name.removeprefix(ADDRESS_OF))
     if advice is not None:
         return advice

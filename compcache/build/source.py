@@ -19,7 +19,7 @@ __all__ = ["MAX_NAME_BYTES", "Function", "ModuleSource", "check_entry", "check_n
 
 MAX_NAME_BYTES = 1 << 16
 #: The accepted types of each parameter.
-_LIKE = {
+_ACCEPTED = {
     "functions": "a mapping, like {'dot': 'f64(a: f64[:], b: f64[:])'}, or None",
     "globals": "a mapping, like {'limit': 10}, or None",
     "entries": "a mapping of kinds to bytes, like {'types': b'...'}, or None",
@@ -194,7 +194,7 @@ def _check_items(name: str, value: Any, types: tuple[type, ...] = (object,)) -> 
 
 def _wrong_type_error(name: str, value: object) -> TypeError:
     """Return the exception for a parameter with a value of an unsupported type."""
-    return TypeError(f"ModuleSource(): {name} must be {_LIKE[name]}, not {type(value).__name__}")
+    return TypeError(f"ModuleSource(): {name} must be {_ACCEPTED[name]}, not {type(value).__name__}")
 
 
 def check_entry(kind: str, data: object) -> bytes:

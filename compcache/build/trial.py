@@ -54,7 +54,7 @@ _PATIENCE = 4
 _ASSEMBLY = re.compile(r'\basm (?:(?:sideeffect|alignstack|inteldialect|unwind) )*"([^"]*)", "([^"]*)"\(([^\n]*)')
 #: A template that is only a comment: no escape, no operand, and no line marker, which the assembler interprets.
 _COMMENT = re.compile(r"(?:#(?! *\d)[^\\$]*)?\Z")
-_FEW = 3
+_MAX_REGISTERS = 3  # more operands may need more registers than the processor has
 _CONSTRAINT = re.compile(r"(?:[=+]?[&]?\*?(?:r|m|g|rm|imr|0|1|2|3)|~\{\w+\})\Z")
 _OPERAND = re.compile(r"(?:i8|i16|i32|i64|ptr)\b")
 _RESULT = re.compile(r"(?:void|i8|i16|i32|i64|ptr) \Z")
@@ -116,6 +116,7 @@ def _failure_reason(completed: subprocess.CompletedProcess[bytes], limits: Limit
     Of a Python traceback, only the last line is returned, and of other text at most three lines.
     """
     text = completed.stderr.decode("utf-8", "replace").strip()
+    # LLVM only warns about CPUs and features that it does not know ("ignoring feature").
     lines = [line for line in text.splitlines() if line.strip() and "ignoring" not in line]
     if completed.returncode == -_signal_number("SIGXCPU"):
         return f"the translation requires more than {limits.seconds} seconds of processor time"
@@ -183,10 +184,7 @@ def functions_with_assembly(text: str) -> frozenset[str]:
 
 
 def _without_body(chunk: str) -> str:
-    """Return the text up to the end of a function, with an unreachable instruction instead of the function's body.
-
-    Text without a function is unchanged.
-    """
+    """Return the text up to the end of a function, with an unreachable instruction as its body. Text without a function is unchanged."""
     start = chunk.rfind("\ndefine ") + 1
     if not start and not chunk.startswith("define "):
         return chunk
@@ -194,7 +192,7 @@ def _without_body(chunk: str) -> str:
 
 
 def _is_harmless(line: str) -> bool:
-    """Return whether inline assembly cannot fail: its template has no code, and its result and at most `_FEW` operands have plain types."""
+    """Return whether inline assembly cannot fail: it has no code, and at most `_MAX_REGISTERS` results and operands, of plain types."""
     match = _ASSEMBLY.search(line)
     if match is None or not _COMMENT.match(match[1]) or not _RESULT.search(line[: match.start()]):
         return False
@@ -202,7 +200,7 @@ def _is_harmless(line: str) -> bool:
     operands = [part.strip() for part in match[3].rpartition(")")[0].split(", ")] if match[3][:1] != ")" else []
     registers = sum(not constraint.startswith("~") for constraint in constraints)
     plain = all(_CONSTRAINT.match(constraint) for constraint in constraints)
-    return plain and registers <= _FEW and all(_OPERAND.match(operand) for operand in operands)
+    return plain and registers <= _MAX_REGISTERS and all(_OPERAND.match(operand) for operand in operands)
 
 
 def main() -> int:
@@ -215,7 +213,7 @@ def main() -> int:
     _set_limits(Limits(*limits))
 
     def translate(context: Any) -> None:
-        """Parse, optimize and emit the code, as the other process would do; only parse it if the target is null.
+        """Parse, optimize and emit the code, as the parent process will; only parse it if the target is null.
 
         Raise `CompileError` if LLVM rejects the code, or `IncompatibleTargetError` if it is for another platform.
         """

@@ -57,7 +57,7 @@ class _Candidate(NamedTuple):
     imports: tuple[str, ...]
 
 
-class _Exported:
+class _ExportedModule:
     """A module in a bundle: its content, its row, its signature file, and the greatest order of its candidates, or 0."""
 
     def __init__(self, content: bytes, row: Row, signatures: bytes) -> None:
@@ -98,7 +98,7 @@ def export(
 
 def _collect_modules(
     store: Store, names: Iterable[str], processors: dict[str, Processor], *, closure: bool
-) -> tuple[dict[bytes, _Exported], set[str], set[str]]:
+) -> tuple[dict[bytes, _ExportedModule], set[str], set[str]]:
     """Collect the modules of functions and, with `closure`, of the functions that they import.
 
     Returns:
@@ -107,7 +107,7 @@ def _collect_modules(
     Raises:
         NotCachedError: one of `names` is not cached, or no realization of a function can run on one of the processors.
     """
-    modules: dict[bytes, _Exported] = {}
+    modules: dict[bytes, _ExportedModule] = {}
     lines: set[str] = set()
     find = cache(partial(_find_candidates, store))
     served: dict[str, dict[str, bool]] = {target: {} for target in processors}
@@ -128,7 +128,7 @@ def _collect_modules(
     return modules, lines, known_names
 
 
-def _addition_numbers(modules: Mapping[bytes, _Exported]) -> dict[bytes, int]:
+def _addition_numbers(modules: Mapping[bytes, _ExportedModule]) -> dict[bytes, int]:
     """Return new addition numbers for the modules of a bundle that have numbers, because a bundle does not record their directories.
 
     A module keeps its number if the number is greater than the new numbers of the older modules with the same plain names, which come from
@@ -145,10 +145,7 @@ def _addition_numbers(modules: Mapping[bytes, _Exported]) -> dict[bytes, int]:
 
 
 def _target_processors(store: Store, targets: Iterable[str] | str | None) -> dict[str, Processor]:
-    """Return a processor for each target, by the target's name; an empty dict if `targets` is None.
-
-    Raise `CompileError` if a target is not valid.
-    """
+    """Return a processor for each target, by the target's name, or {} for None. Raise `CompileError` if a target is not valid."""
     processors = {}
     if targets is not None:
         for cpu, changes in parse_targets(targets):
@@ -250,7 +247,7 @@ def _find_candidates(store: Store, name: str) -> list[_Candidate]:
     return candidates
 
 
-def _read_module(store: Store, module_id: bytes) -> _Exported:
+def _read_module(store: Store, module_id: bytes) -> _ExportedModule:
     """Read a module for a bundle. See `Store.open_module` for the exceptions.
 
     The signature file contains a signature by the store's publish key, if there is one. The file is empty if there are no signatures.
@@ -261,10 +258,10 @@ def _read_module(store: Store, module_id: bytes) -> _Exported:
         data = module.read(0, module.size)
         requirement = decode_module(module.read_record(0)).requirement()
     holder = next((layer for layer in (store, *store.layers) if module.path.startswith(layer.root + "/")), store)
-    return _Exported(data, row, _add_own_signature(store, holder.signatures_of(module_id), module_id, requirement))
+    return _ExportedModule(data, row, _add_own_signature(store, holder.signatures_of(module_id), module_id, requirement))
 
 
-def _member_content(module_id: bytes, module: _Exported, number: int | None) -> bytes:
+def _member_content(module_id: bytes, module: _ExportedModule, number: int | None) -> bytes:
     """Return the content of a module's member in the bundle, with an addition number unless `number` is None.
 
     Raise `FormatError` if the notes of the module are damaged.
@@ -293,7 +290,7 @@ def _make_pack(store: Store, modules: Collection[bytes], names: Collection[str])
 
     Return the module_id, the content and the signature file of the pack; None if no entry is exported.
 
-    Raise `FormatError` if a segment or a module is damaged, or `OSError` if it cannot be read.
+    Raise `FormatError` if a segment or a module is damaged, or `OSError` if it cannot be read. See `_add_own_signature`, too.
     """
     packs = [entries_of(layer, pack) or () for layer in (store, *store.layers) for pack in packs_in(readable_segments(layer.index))]
     entries = [

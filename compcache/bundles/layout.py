@@ -92,10 +92,7 @@ def signature_member_name(module_id: bytes) -> str:
 
 
 def write_bundle(path: str, members: Mapping[str, bytes]) -> None:
-    """Write a bundle with these members to a new file.
-
-    Raise `FileExistsError` if the file exists, or `OSError` if the file cannot be written.
-    """
+    """Write a bundle with these members to a new file. Raise `FileExistsError` if it exists, or `OSError` if it cannot be written."""
     with open(path, "x+b") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(members):
             info = zipfile.ZipInfo(name, _DATE)
@@ -150,10 +147,7 @@ def _open_archive(file: BinaryIO, path: str) -> zipfile.ZipFile:
 
 
 class Bundle:
-    """The members of an open bundle. The archive's directory gives their sizes, whose sum is at most the size of the file.
-
-    The file may have holes.
-    """
+    """The members of an open bundle. The sum of their sizes is at most the size of the file, which may be a sparse file."""
 
     def __init__(self, archive: zipfile.ZipFile, names: Collection[str]) -> None:
         self._archive = archive
@@ -212,10 +206,7 @@ class _LimitedFile:
         return getattr(self._file, name)
 
     def read(self, size: int = -1) -> bytes:
-        """Read at most `size` bytes, all remaining bytes for a negative `size`.
-
-        Raise `FormatError` if the read is larger than `_LARGEST_READ`.
-        """
+        """Read at most `size` bytes, or all for a negative `size`. Raise `FormatError` if the read is larger than `_LARGEST_READ`."""
         unread_size = max(0, os.fstat(self._file.fileno()).st_size - self._file.tell())
         length = min(size, unread_size) if size >= 0 else unread_size
         if length > _LARGEST_READ:

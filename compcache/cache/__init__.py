@@ -227,7 +227,7 @@ class Cache(_Parts):
         return isinstance(error, CompcacheError) and not self._closed and not isinstance(error, ReentrantLoadError)
 
     def _fetch_after_miss(self, error: Exception, func_name: str | Identity) -> bool:
-        """If a look-up failed with a miss, count the miss, and return whether the function was fetched from the remote store."""
+        """Count an error of a look-up that is a miss. Return whether the function was then fetched from the remote store."""
         if not isinstance(error, CompcacheError) or isinstance(error, ReentrantLoadError):
             return False
         self._store.stats.missed(error)

@@ -27,7 +27,7 @@ _SECONDS = 600.0
 _LEVEL = re.compile(r"-O(\w*)$")
 #: A compiler and its version in its own version text.
 _COMPILER = re.compile(r"\b(clang|flang|rustc)\b(?:-new)?(?: version)? (\d\S*)")
-_MAX_OUTPUT = 8_000
+_MAX_OUTPUT = 8_000  # characters of diagnostics in a message
 #: The flag for code in shared objects, also for preprocessors: the macros ``__PIC__`` and ``__PIE__`` depend on it.
 _POSITION_INDEPENDENT = ("-fPIC",)
 _NO_BITCODE = "the compiler {} does not write LLVM bitcode: choose a compiler that is built on LLVM (cc=, --cc)"
@@ -74,7 +74,7 @@ class Translation(NamedTuple):
     started: float
 
     def is_settled(self, unit: Unit) -> bool:
-        """Return whether the source and the headers are unchanged since the compiler was started. False if one of them cannot be read.
+        """Return whether the source and the headers can be read, and are unchanged since the compiler was started.
 
         A file that was written shortly before the start counts as changed, because of the resolution of its times.
         """

@@ -78,10 +78,7 @@ def _searches(codes: Mapping[str, bytes], folders: list[str]) -> Iterator[tuple[
 
 
 def _find_or_record_missing(folder: str, name: str, missing: dict[str, None]) -> str:
-    """Return the path of a file in a folder, or "" if there is no file.
-
-    Record in `missing` the first part of the path that does not exist.
-    """
+    """Return the path of a file in a folder, or "" if there is none. Record in `missing` the first part of the path that does not exist."""
     path = folder
     for part in name.split("/"):
         path = f"{path}/{part}"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OVERRIDE", "Unit", "file_digest", "make_unit"]
 
-_SIZE = 16
+_SIZE = 16  # bytes of a digest
 #: Flags whose value is a file of options.
 _CONFIG = ("--config",)
 #: The beginnings of words in which the name of a file follows at once.

@@ -41,7 +41,7 @@ _REMOVE_FIRST = re.compile(rf"Remove the cached code first: {_REMOVAL.pattern}")
 BAD_INPUT = 2
 _INTERRUPTED = 130
 #: Commands that report invalid settings themselves or use no settings.
-_TOLERATE_INVALID_SETTINGS = ("config", "doctor", "dir", "completion", "key")
+_COMMANDS_WITHOUT_CHECK = ("config", "doctor", "dir", "completion", "key")
 _CHOICES = re.compile(r"'([^']*)' is not one of (.*)")
 #: ASCII replacements for the characters of tables and trees, for terminals whose encoding lacks these characters.
 _ASCII_FRAMES = {"\u2026": "~", "\u251c": "|", "\u2502": "|", "\u2514": "`", "\u2500": "-", "\u2501": "-", "\u2578": "-", "\u257a": "-"}
@@ -232,7 +232,7 @@ def group(ctx: click.Context, directory: str | None, trust: bool) -> None:
     if directory is not None:
         _reject_empty_directory(directory)
     has_settings = any(name.startswith("COMPCACHE_") for name in os.environ)
-    if ctx.invoked_subcommand not in _TOLERATE_INVALID_SETTINGS and (has_settings or configuration()):
+    if ctx.invoked_subcommand not in _COMMANDS_WITHOUT_CHECK and (has_settings or configuration()):
         _validate_settings()
     ctx.obj = Session(directory, trust=trust)
 

@@ -54,7 +54,7 @@ def misspelt_settings(environment: Mapping[str, str]) -> Iterator[tuple[str, str
     settings = [setting.name.removeprefix(_PREFIX) for setting in SETTINGS]
     for name in sorted(environment):
         if name.startswith(_PREFIX) and name.removeprefix(_PREFIX) not in settings:
-            for nearest in get_close_matches(name.removeprefix(_PREFIX), settings, 1, 0.7):
+            for nearest in get_close_matches(name.removeprefix(_PREFIX), settings, 1, 0.7):  # the least similarity
                 yield name, _PREFIX + nearest
 
 

@@ -110,7 +110,7 @@ def _print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> No
         rows = [list(map(printable, row)) for row in rows]
     lines = table_lines(columns, rows, shutil.get_terminal_size().columns)
     click.echo(style("  ".join(next(lines)).rstrip(), bold=True))
-    bar_start, bar_end = style("|", fg="cyan").split("|")
+    bar_start, bar_end = style("|", fg="cyan").split("|")  # the codes before and after a first cell
     while batch := list(islice(lines, _BATCH)):  # one write per batch: a terminal is line buffered
         texts = [f"{bar_start}{first_cell}{bar_end}  {'  '.join(other_cells)}".rstrip() for first_cell, *other_cells in batch]
         sys.stdout.write("\n".join(texts) + "\n")

@@ -43,10 +43,7 @@ class Session:
         return Cache(self.directory, trust=self.trust, allow_pickle=allow_pickle)
 
     def open_existing(self, *, allow_pickle: bool = False) -> Cache:
-        """Open the cache for a command that changes an existing cache. See `Cache` for `allow_pickle`.
-
-        Raise `click.ClickException` if there is no cache.
-        """
+        """Open an existing cache. See `Cache` for `allow_pickle`. Raise `click.ClickException` if there is no cache."""
         return self._require_existing(self.open_or_create(allow_pickle=allow_pickle))
 
     def _require_existing(self, cache: Cache) -> Cache:

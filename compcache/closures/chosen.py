@@ -27,14 +27,14 @@ _CONSTANT = f"{LINK_ONLY}constant "
 class Bound(NamedTuple):
     """The chosen realization of a function or a variable: its module and its symbol in this module.
 
-    `is_one` is whether every user of the name gets this realization, independent of the expected type. `is_alike` is whether, in addition,
-    the realization is a function, and every user expects its link type. Users may still compare its address (`Copies.addressed`).
+    `is_unique` is whether every user of the name gets this realization, independent of the expected type. `has_expected_type` is whether,
+    in addition, it is a function, and every user expects its link type. Users may still compare its address (`Copies.addressed`).
     """
 
     module_id: bytes
     symbol: str
-    is_one: bool
-    is_alike: bool
+    is_unique: bool
+    has_expected_type: bool
 
 
 class Chosen(NamedTuple):
@@ -71,14 +71,15 @@ def choose(store: Store, names: Iterable[str]) -> Chosen:
     bound: dict[str, Bound] = {}
     failures: dict[str, CompcacheError] = {}
     for name in names:
-        if name in bound and bound[name].is_alike:
+        if name in bound and bound[name].has_expected_type:
             continue  # all users get this realization, so `bound` already has its imports
         try:
             for bound_name, binding in _plan_loads(planner, name).items():
                 earlier = bound.setdefault(bound_name, binding)
                 if earlier != binding:
-                    is_one = earlier.is_one and binding.is_one and earlier[:2] == binding[:2]
-                    bound[bound_name] = earlier._replace(is_one=is_one, is_alike=is_one and earlier.is_alike and binding.is_alike)
+                    is_unique = earlier.is_unique and binding.is_unique and earlier[:2] == binding[:2]
+                    is_expected = is_unique and earlier.has_expected_type and binding.has_expected_type
+                    bound[bound_name] = earlier._replace(is_unique=is_unique, has_expected_type=is_expected)
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
             failures[name] = error if isinstance(error, CompcacheError) else NotCachedError(str(error), func_name=name)
@@ -90,27 +91,27 @@ def _plan_loads(planner: Loader, root: str) -> dict[str, Bound]:
     sources = Sources(root, None, 0, set())
     try:
         chosen = Plan(planner, root, planner.candidates(root), sources, None, None).choose()
-        alike = dict.fromkeys(chosen, True)
+        expected_by_all = dict.fromkeys(chosen, True)
         for choice in chosen.values():
             for _, name, _, expected_type in choice.imports:
                 own_type = chosen[name].record.link_type[:_DIGEST]
                 is_expected = any(own_type) and expected_type[:_DIGEST] == own_type  # zeros: an unknown type
-                alike[name] = alike[name] and is_expected
-        return _bindings_of_plan(chosen, alike)
+                expected_by_all[name] = expected_by_all[name] and is_expected
+        return _bindings_of_plan(chosen, expected_by_all)
     finally:
         for source in sources.values():
             source.release()
 
 
-def _bindings_of_plan(chosen: dict[str, Choice], alike: dict[str, bool]) -> dict[str, Bound]:
-    """Return the choices of a plan by the names in their records. `alike` has, for each node, whether all its users expect its type.
+def _bindings_of_plan(chosen: dict[str, Choice], expected_by_all: dict[str, bool]) -> dict[str, Bound]:
+    """Return the choices of a plan by the names in their records. `expected_by_all` says, by node, whether all users expect its type.
 
     A name that is used with several types has several nodes in a plan. A stub has the offset 0. Neither is bound to one realization.
     """
     bound: dict[str, Bound] = {}
     for node, choice in chosen.items():
         name = choice.record.name
-        is_one = name == node and choice.offset > 0 and name not in bound
+        is_unique = name == node and choice.offset > 0 and name not in bound
         is_function = not choice.record.signature.startswith((VARIABLE, _CONSTANT))
-        bound[name] = Bound(choice.module_id, choice.record.symbol, is_one, is_one and is_function and alike[node])
+        bound[name] = Bound(choice.module_id, choice.record.symbol, is_unique, is_unique and is_function and expected_by_all[node])
     return bound

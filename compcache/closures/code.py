@@ -150,31 +150,31 @@ class _Linker:
     def __init__(self, closure: Closure) -> None:
         self._closure = closure
         self._copies = [part.copies for part in closure.parts]
-        self._addressed = frozenset().union(*[copies.addressed for copies in self._copies])
+        self._addressed_names = frozenset().union(*[copies.addressed for copies in self._copies])
         self._numbers = {part.module_id: number for number, part in enumerate(closure.parts)}
         self._exports = [
             {export.name: export for export in part.recipe.exports if export.symbol not in part.recipe.slots} for part in closure.parts
         ]
         self._symbols: dict[str, str] = {}  # the symbols of imports, by name
-        self._shared: set[str] = set()  # the symbols of imports that may have the address of another import
+        self._shared_symbols: set[str] = set()  # the symbols of imports that may have the address of another import
         self._homes: dict[int, None] = {}  # the parts that move
         self._movable_exports: dict[int, dict[str, Export]] = {}  # the exports of parts that can move
-        self._found: dict[int, dict[str, None]] = {}  # the definitions to link, by part
+        self._definitions: dict[int, dict[str, None]] = {}  # the definitions to link, by part
         self._bound: dict[str, bytes] = {}  # the modules whose definitions the image uses directly, by name
         self._roots: dict[str, tuple[int, str]] = {}  # the places of the image's exports, by name
         self._waiting: list[tuple[int, str]] = []  # the places whose mentions are to be included
-        self._seen: set[tuple[int, str]] = set()  # the places that were added to `_waiting`
-        self._movable: dict[str, tuple[int, str]] = {}  # the definitions of names in parts that can move
+        self._included_places: set[tuple[int, str]] = set()  # the places that were added to `_waiting`
+        self._movable_places: dict[str, tuple[int, str]] = {}  # the definitions of names in parts that can move
         for number, part in enumerate(closure.parts):
             own_names = [name for name, is_here in (part.found_names or {}).items() if is_here]
             if own_names and part.copies.whole and all(self._is_only_definition(name, part.module_id) for name in own_names):
                 self._movable_exports[number] = {name: self._exports[number][name] for name in own_names if name in self._exports[number]}
-                self._movable |= {name: (number, export.symbol) for name, export in self._movable_exports[number].items()}
+                self._movable_places |= {name: (number, export.symbol) for name, export in self._movable_exports[number].items()}
 
     def _is_only_definition(self, name: str, module_id: bytes) -> bool:
         """Return whether every user of an exported name gets the definition in the module `module_id`, and no earlier part can move it."""
         bound = self._closure.bound.get(name)
-        return name not in self._movable and (bound is None or (bound.is_one and bound.module_id == module_id))
+        return name not in self._movable_places and (bound is None or (bound.is_unique and bound.module_id == module_id))
 
     def reach(self) -> tuple[_Reached, dict[str, tuple[int, str]]]:
         """Choose the definitions to link for the requested functions. Return them, and the places of the image's exports by name.
@@ -189,13 +189,13 @@ class _Linker:
                 self._bound[name] = self._closure.bound[name].module_id
         for number, key in self._waiting:  # grows during the loop
             part = self._closure.parts[number]
-            self._found.setdefault(number, {})[key] = None
+            self._definitions.setdefault(number, {})[key] = None
             for mention in part.copies.whole[key] if number in self._homes else part.copies.mentions[key]:
                 if mention in part.recipe.slots:
                     self._include_import(part.recipe.slots[mention])
                 elif not self._include_copy(number, mention):
                     self._include_home(number, mention)
-        return _Reached(self._found, self._bound, self._homes), self._roots
+        return _Reached(self._definitions, self._bound, self._homes), self._roots
 
     def _include_home(self, number: int, symbol: str) -> None:
         """Include the module of an exported definition that cannot be copied. If the module cannot move, the definition is imported."""
@@ -206,14 +206,14 @@ class _Linker:
     def _include_import(self, name: str) -> None:
         """Include the definition or the module of an import if the linked code can use the definition directly."""
         binding, place = self._closure.bound.get(name), self._place_of(name)
-        if binding is None or place is None or not binding.is_one:
+        if binding is None or place is None or not binding.is_unique:
             return
         if (self._is_only_called(name) and self._include_copy(*place)) or self._include_module(place[0]):
             self._bound[name] = binding.module_id
 
     def _is_only_called(self, name: str) -> bool:
         """Return whether all users of a name only call the function, with its own type. Then they can use a copy."""
-        return self._closure.bound[name].is_alike and name not in self._addressed
+        return self._closure.bound[name].has_expected_type and name not in self._addressed_names
 
     def _include_copy(self, number: int, symbol: str) -> bool:
         """Include a definition if its module moves, or it can be copied, and return whether it is included."""
@@ -234,8 +234,8 @@ class _Linker:
 
     def _include(self, places: Iterable[tuple[int, str]]) -> bool:
         """Add definitions to the work list, unless they are in it. Return True, because the definitions are included."""
-        new_places = [place for place in places if place not in self._seen]
-        self._seen.update(new_places)
+        new_places = [place for place in places if place not in self._included_places]
+        self._included_places.update(new_places)
         self._waiting.extend(new_places)
         return True
 
@@ -250,10 +250,10 @@ class _Linker:
 
         Bodies of other modules, which a part keeps for inlining, use imports that `reach` does not follow.
         """
-        place = self._movable.get(name)
+        place = self._movable_places.get(name)
         if place is None or place[0] not in self._homes:
             place = self._place_of(name) if name in self._closure.bound and self._is_only_called(name) else None
-        return place if place in self._seen else None
+        return place if place in self._included_places else None
 
     def link_parts(self, copies: Mapping[int, Iterable[str]], context: Any) -> Any:
         """Link definitions of parts into one module, and return it. `copies` has the symbols of the definitions by part number.
@@ -277,10 +277,7 @@ class _Linker:
             raise LinkError(f"module {module_id} cannot be linked with the modules before it: {str(error).strip()}") from error
 
     def _read_part(self, number: int, copied: Iterable[str], context: Any) -> Any:
-        """Return the module of a part with the symbols and linkages that it has in the image.
-
-        Raise `CompileError` if a symbol is in use.
-        """
+        """Return the module of a part with the symbols and linkages of the image. Raise `CompileError` if a symbol is in use."""
         part, names = self._closure.parts[number], set(copied)
         is_moved = number in self._homes
         mentioned = set() if is_moved else {symbol for key in names for symbol in part.copies.mentions[key]}
@@ -316,7 +313,7 @@ class _Linker:
             binding = self._closure.bound.get(name)
             number = self._numbers.get(self._bound.get(name) or (binding.module_id if binding is not None else b""))
             if number is None or self._closure.parts[number].shares_addresses():
-                self._shared.add(symbol)
+                self._shared_symbols.add(symbol)
         return self._symbols[name]
 
     def imported(self, module: Any) -> dict[str, str]:
@@ -339,7 +336,7 @@ class _Linker:
                     value.visibility = "hidden"
                 else:
                     value.linkage = _INTERNAL
-            elif value.is_declaration and value.name in self._shared:
+            elif value.is_declaration and value.name in self._shared_symbols:
                 value.linkage = _WEAK
         return tuple([self._exports[place[0]][name]._replace(symbol=_copy_symbol(*place)) for name, place in roots.items()])
 

@@ -134,7 +134,7 @@ class _Planned(NamedTuple):
 
 
 class _Outcome(NamedTuple):
-    """The result of a link: the published closure or None, the modules that have moved into it, and the reasons of functions not in it."""
+    """The result of a link: the published closure or None, the modules that have moved into it, and why functions are not in it."""
 
     closure: LinkedClosure | None
     homes: tuple[bytes, ...]
@@ -192,7 +192,7 @@ class _Linking:
         return _Planned(names, chosen, closure, moving_modules(closure), is_requested=True)
 
     def link(self, planned: _Planned) -> _Outcome:
-        """Link and publish a closure (`publish_built`), unless the modules cannot be linked, or look-ups would bind names differently."""
+        """Link and publish a closure (`publish_built`). If that is impossible, the outcome has the reason for each requested function."""
         unlinked = {name: str(error) for name, error in planned.chosen.failures.items()}
         requested = planned.closure.roots
         try:
@@ -294,10 +294,7 @@ class _Linking:
         return built.with_notes(pack_notes(notes))._replace(indexed=(*functions, *built.indexed[len(functions) :]))
 
     def _content_digest(self, name: str, module_id: bytes) -> bytes:
-        """Return a function's content digest from the index, or zeros if it is unknown.
-
-        The digest is also valid for the linked function.
-        """
+        """Return a function's content digest from the index, or zeros if it is unknown. The linked function has the same digest."""
         rows = self._store.find_numbered(name)
         return next((content for _, _, other_id, _, content in rows if other_id == module_id), bytes(8))
 

@@ -25,7 +25,7 @@ __all__ = ["link_used"]
 #: The limit of functions that a process links.
 _MOST_LINKED = 64
 #: The least number of loads of a function that is linked.
-_OFTEN = 2
+_MIN_LOADS = 2
 
 
 def link_used(session: Session, func_name: str) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ def _functions_to_link(store: Store, func_name: str) -> list[str]:
     for (key, _), (count, _) in read_ledger(store).uses.items():
         counts[key] = counts.get(key, 0) + count
     rows = (row for slice_ in Slices(store) for row in slice_.rows().values() if row.imports)
-    names = {name for row in rows for name in row.names if counts.get(name_key(name), 0) >= _OFTEN}
+    names = {name for row in rows for name in row.names if counts.get(name_key(name), 0) >= _MIN_LOADS}
     return [func_name, *sorted(names - {func_name}, key=lambda name: (-counts[name_key(name)], name))]
 
 

@@ -139,10 +139,7 @@ class _Reader:
         self._read_lines(text)
 
     def _read_lines(self, text: str) -> None:
-        """Sort the lines of the module. The lines of a function's body stay together as one text.
-
-        Raise `Unreadable` for a line of an unknown kind.
-        """
+        """Sort the lines of the module, with each function's body as one text. Raise `Unreadable` for a line of an unknown kind."""
         line_start = 0
         while line_start < len(text):
             is_function = text.startswith("define ", line_start)
@@ -256,7 +253,7 @@ class _Reader:
         return part
 
     def _read_part(self, text: str) -> _Part:
-        """Return a text with its symbols, metadata and named types, and replaced numbers. See `_scan_variable` for the exception."""
+        """Return a text with its numbers replaced, and what it names. Raise `KeyError` for an unknown group. See also `_scan_variable`."""
         pieces = _TOKEN.split(text)
         mentions: list[str] = []
         nodes: list[str] = []
@@ -308,7 +305,7 @@ class _Reader:
         return {node: number for number, node in enumerate(sorted(shared, key=lambda node: int(node[1:])))}
 
     def _make_definition(self, key: str, scanned: _Scanned, shared: Mapping[str, int]) -> Definition:
-        """Return a symbol's definition. `shared` has numbers of metadata nodes of several definitions. See `_is_own` for the exception."""
+        """Return a symbol's definition. `shared` numbers the metadata nodes that definitions share. See `_is_own` for the exception."""
         is_declared = key in self._declared or (key in self._variables and self._words_before_value(key)[0] in ("external", "extern_weak"))
         is_own = key in self._addressed or self._is_own(key)
         return Definition(self._digest_of_scanned(scanned, shared), tuple(map(referenced_name, scanned.mentions)), is_declared, is_own)
@@ -319,7 +316,7 @@ class _Reader:
         return [*match[2].split(), match[3]] if match else [""]
 
     def _is_own(self, token: str) -> bool:
-        """Return whether a variable's value can change or its address may be compared. False for other tokens.
+        """Return whether a variable's value can change or its address may be compared. For other tokens, the result is False.
 
         Raise `Unreadable` if the variable concerns the complete module, like a list of constructors.
         """

@@ -34,7 +34,7 @@ _PERSON = b"compcache-source"
 _NAME_BYTES = 16
 #: The limit in bytes up to which parts are joined and digested in one step.
 _MOST_COPIED = 1 << 20
-_MAX_SHOWN_CODE = 4096
+_MAX_SHOWN_CODE = 4096  # characters of code that `explain` compares as text
 _TAIL = -1 - 2 * _NAME_BYTES  # the position of the dash in a content name
 _NO_CODE = "ir must be LLVM assembly (str), bitcode (bytes) or an llvmlite module, not {}"
 
@@ -290,7 +290,7 @@ def _archive_digests(source: ModuleSource) -> list[str]:
 def source_digests(source: ModuleSource) -> tuple[bytes, bytes]:
     """Return a digest of a frozen source without options, CPU and identity, and its `content_digest`. The code is hashed only once."""
     state = blake2b(digest_size=_NAME_BYTES, person=_PERSON)
-    for _ in map(state.update, _frame_parts(_code_parts(source))):
+    for _ in map(state.update, _frame_parts(_code_parts(source))):  # large code is not joined
         pass
     code = state.digest()
     state.update(b"".join(_frame_parts(option_parts(source))))

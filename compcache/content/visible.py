@@ -79,7 +79,7 @@ def _definitions(text: str) -> list[tuple[str, list[str]]] | None:
         begins_line = not text[text.rfind("\n", 0, position) + 1 : position].strip()
         if begins_line and sigil >= 0 and text[end_of_word : end_of_word + 1].isspace():
             name, end = _read_name(text, sigil + 1)
-            if not name or name.isdigit() or not text[end : end + 64].lstrip().startswith("("):
+            if not name or name.isdigit() or not text[end : end + 64].lstrip().startswith("("):  # text with more spaces is left to LLVM
                 return None
             names.append((name, text[position:sigil].split()))
         position = text.find("define", end_of_word)

@@ -143,10 +143,7 @@ class Directory:
         return []
 
     def is_cache(self) -> bool:
-        """Return whether the directory has been used as a cache. An empty cache still has its directories.
-
-        See `present_names` for the exception.
-        """
+        """Return whether the directory has been used as a cache, even if it contains no modules. See `present_names` for the exception."""
         return any(self.present_names(self.directory(place)) for place in (MODULES, VOLUMES, INDEX, HOSTS, UNCACHED, BUNDLES, PINS))
 
     def module_ids(self, *fans: str) -> Iterator[bytes]:

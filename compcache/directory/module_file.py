@@ -111,10 +111,7 @@ class ModuleFile:
             raise self._storage_error(error) from error
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return `size` bytes of the file, starting at `offset`, or fewer at the end of the file.
-
-        Raise `StorageError` if the file cannot be read.
-        """
+        """Return `size` bytes of the file from `offset`, or fewer at its end. Raise `StorageError` if the file cannot be read."""
         try:
             return file_ops.read_at(self._files, self.opened, offset, size)
         except OSError as error:

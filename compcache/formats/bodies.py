@@ -24,7 +24,7 @@ __all__ = ["Body", "encode_bodies", "read_bodies"]
 _VERSION = 1
 _MAGIC = b"CCBODIES"
 _TAIL = Struct("<I8s")
-_MOST = 1 << 26
+_MOST = 1 << 26  # bytes of the decompressed stream
 
 
 class Body(NamedTuple):

@@ -12,7 +12,7 @@ _LEVEL = 1
 _STORED = 1 << 11
 #: The size in bytes up to which the small window is used. Setting up the large window, 260 KB, takes longer than compressing some hundred
 #: bytes.
-_LITTLE = 1 << 12
+_SMALL = 1 << 12
 _SMALL_WINDOW, _WINDOW = 12, 15
 #: The head of a stream (RFC 1950: the largest window, the fastest level) and of its only block, which is the last one and stored (RFC 1951,
 #: 3.2.4): the length and its complement.
@@ -21,8 +21,8 @@ _CHECK = Struct(">I")
 
 
 def deflate(data: bytes) -> bytes:
-    """Return data as a zlib stream. Little data is stored uncompressed in it."""
+    """Return data as a zlib stream. Up to `_STORED` bytes are stored uncompressed in it."""
     size = len(data)
     if size <= _STORED:
         return b"".join([_HEAD.pack(b"\x78\x01", 1, size, size ^ 0xFFFF), data, _CHECK.pack(zlib.adler32(data))])
-    return zlib.compress(data, _LEVEL, _SMALL_WINDOW if size <= _LITTLE else _WINDOW)
+    return zlib.compress(data, _LEVEL, _SMALL_WINDOW if size <= _SMALL else _WINDOW)

@@ -222,10 +222,7 @@ class Segment:
         return self._tables
 
     def _open_file(self) -> tuple[file_ops.Opened, int]:
-        """Open the file, set `owner`, and return the file and its size.
-
-        Raise `FormatError` if it is not a regular file of a trusted user.
-        """
+        """Open the file, set `owner`, and return the file and its size. Raise `FormatError` if it is no regular file of a trusted user."""
         try:
             opened = self._files.open_owned(f"{self._directory}/{self.name}", file_ops.READ_FLAGS)
         except OSError as error:

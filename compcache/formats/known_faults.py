@@ -1,7 +1,7 @@
 """Versions of tools that are known to generate wrong code. Their code is not used, and prunes remove it.
 
-To add a version, append a row to `FAULTS`, and set `Store.known_faults` and `compcache.hit.KNOWN_FAULTS` to the new result of `state`. A
-test compares them. A changed table makes all stamps of verified files invalid, so every module is checked again.
+To add a version, append a row to `FAULTS`, and set `Store.known_faults` and `compcache.hit.KNOWN_FAULTS` to the new result of
+`faults_digest`. A test compares them. A changed table makes all stamps of verified files invalid, so every module is checked again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from compcache.formats.makers import Maker
 
-__all__ = ["FAULTS", "KnownFault", "fault_of", "state"]
+__all__ = ["FAULTS", "KnownFault", "fault_of", "faults_digest"]
 
 
 class KnownFault(NamedTuple):
@@ -41,6 +41,6 @@ def fault_of(makers: Iterable[Maker]) -> str:
     return ""
 
 
-def state() -> bytes:
+def faults_digest() -> bytes:
     """Return a digest of the table for stamps, or an empty value if the table is empty."""
     return digest(["\0".join(fault).encode() + b"\n" for fault in FAULTS]) if FAULTS else b""

@@ -52,10 +52,7 @@ class Maker(NamedTuple):
 
 
 def makers_text(makers: Iterable[Maker]) -> str:
-    """Return the lines of a makers record, sorted and without duplicates.
-
-    Raise `ValueError` if a name or a version has invalid characters.
-    """
+    """Return the lines of a makers record, sorted and distinct. Raise `ValueError` if a name or a version has invalid characters."""
     lines = set()
     for name, version in makers:
         line = f"{name.lower()} {version}"
@@ -71,10 +68,7 @@ def encode_makers(text: str) -> bytes:
 
 
 def decode_makers(payload: bytes) -> str:
-    """Decode the payload of a makers record, and return its lines.
-
-    Raise `FormatError` if the record is not a makers record, or is damaged.
-    """
+    """Decode the payload of a makers record, and return its lines. Raise `FormatError` if it is damaged, or no makers record."""
     if payload[:1] != MAKERS:
         raise FormatError(f"the record of makers has the type {payload[:1]!r}, not {MAKERS!r}")
     try:

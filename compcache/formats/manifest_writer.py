@@ -137,10 +137,7 @@ def _key_in(payload: bytes) -> bytes:
 
 
 def iterate_frames(section: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the offset and the verified payload of every frame of a records section, in order.
-
-    Raise `FormatError` if a frame is damaged.
-    """
+    """Yield the offset and the verified payload of each frame of a records section, in order. Raise `FormatError` if one is damaged."""
     offset = 0
     key = b""
     while offset < len(section):

@@ -154,10 +154,7 @@ class Volume:
                     yield row[:DIGEST_SIZE], row[DIGEST_SIZE:]
 
     def status_of(self, member: bytes) -> tuple[int, float]:
-        """Return the size in bytes of a module in this volume, and its modification time, by its entry.
-
-        Raise `FormatError` if the entry is damaged.
-        """
+        """Return a module's size in bytes and its modification time from its entry. Raise `FormatError` if the entry is damaged."""
         size, modified = runtime.member_status(member)
         return size + self.share, modified
 

@@ -77,7 +77,7 @@ def _modules_with(value: object, qualname: str) -> list[str]:
 
 
 def _is_found(module: str, qualname: str, value: object) -> bool:
-    """Return whether a name in a module refers to this very object. False if the name does not exist."""
+    """Return whether a module contains this very object under a name."""
     try:
         return _is_same_object(_find_object(module, qualname), value)
     except GlobalValidationError:

@@ -630,9 +630,9 @@ class Loader(PlainLoader):
         `since` is the value of `BoundNames.changes` when the load began.
         """
         if self.providers or self.merged:
-            from compcache.hit.closures.providers import have_providers
+            from compcache.hit.closures.providers import agree_with_providers
 
-            if not have_providers(self, chosen):
+            if not agree_with_providers(self, chosen):
                 return False
         return not self.linked or self.linked.agree(chosen, bound, since)
 

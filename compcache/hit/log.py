@@ -51,7 +51,7 @@ class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]  # some s
     """Writes lines to standard error. A line that cannot be written is lost, because the program may have closed the stream."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - it replaces this method, which writes to standard error too
-        """Lose the line."""
+        """Do nothing, so that the line is lost."""
 
 
 class LoggingRecorder:

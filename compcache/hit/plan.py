@@ -36,7 +36,7 @@ __all__ = ["Listing", "Plan", "list_records", "require_features", "require_usabl
 #: The number of bytes of the digest in a record's link type.
 _DIGEST = 8
 #: A character in names of nodes that no func_name has.
-_APART = "\0"
+_SPLIT_MARK = "\0"
 #: The prefix of signatures of weak definitions with values, which differ from common blocks.
 _WITH_VALUE = f"{WEAK}with a value "
 
@@ -135,7 +135,7 @@ class Plan:
             self._nodes[root].keep_error(error)
         self._pending: dict[str, None] = {root: None}  # an ordered set, because many imports are searched in it
         self._any_exhausted = False  # whether any function has run out of realizations
-        self._apart: dict[tuple[str, bytes], str] = {}  # by name and digest: the nodes for users that expect another type
+        self._split_nodes: dict[tuple[str, bytes], str] = {}  # by name and digest: the nodes for users that expect another type
 
     def choose(self) -> dict[str, Choice]:
         """Return the chosen realizations, by name, of the root and of everything that it reaches.
@@ -144,7 +144,7 @@ class Plan:
         """
         while True:
             self._choose_pending()
-            chosen = self._reachable()
+            chosen = self._reachable_choices()
             conflict = self._find_second_provider(chosen)
             if conflict is None and self._loader.linked is not None:
                 conflict = self._loader.linked.find_conflict(chosen)
@@ -249,7 +249,7 @@ class Plan:
         if name == self._root:
             raise self._root_error(node)
         if isinstance(node.error, IncompatibleTargetError):
-            node.choice = self._loader.open_stub(name.partition(_APART)[0], self._sources)
+            node.choice = self._loader.open_stub(name.partition(_SPLIT_MARK)[0], self._sources)
             if node.choice is not None:
                 return
         self._any_exhausted = True
@@ -261,7 +261,7 @@ class Plan:
     def _add_imports(self, name: str, choice: Choice) -> None:
         """Add the imports of a choice to the plan."""
         nodes, pending = self._nodes, self._pending
-        if len(choice.imports) >= MANY and not self._apart and not self._any_exhausted:
+        if len(choice.imports) >= MANY and not self._split_nodes and not self._any_exhausted:
             self._look_up_together(choice)
         for _, imported, _, expected in choice.imports:
             import_node = nodes.get(imported)
@@ -306,8 +306,8 @@ class Plan:
         if `node` has run out of realizations.
         """
         use = expected[:_DIGEST]
-        if (name, use) in self._apart:
-            return self._nodes[self._apart[name, use]]
+        if (name, use) in self._split_nodes:
+            return self._nodes[self._split_nodes[name, use]]
         is_open = node.choice is None and name in self._pending
         try:
             is_fitting = is_open or (node.choice is not None and self._fits(node.choice, user, expected))
@@ -323,16 +323,16 @@ class Plan:
         """Add a node for importers that expect another type of a function than others, and return it."""
         node = self._nodes[name]
         node.uses.pop(use, None)
-        key = self._apart[name, use] = f"{name}{_APART}{len(self._apart)}"
-        apart = self._nodes[key] = _Node(self._candidates(name))
-        apart.uses[use] = user, expected
-        apart.dependents.update(node.dependents)
+        key = self._split_nodes[name, use] = f"{name}{_SPLIT_MARK}{len(self._split_nodes)}"
+        new_node = self._nodes[key] = _Node(self._candidates(name))
+        new_node.uses[use] = user, expected
+        new_node.dependents.update(node.dependents)
         self._pending[key] = None
-        return apart
+        return new_node
 
     def _node_name(self, name: str, expected: bytes) -> str:
         """Return the name of the node for an import of this type."""
-        return self._apart.get((name, expected[:_DIGEST]), name)
+        return self._split_nodes.get((name, expected[:_DIGEST]), name)
 
     def _require_type(self, name: str, node: _Node, choice: Choice) -> None:
         """Check that a realization fits its first user. Other users that it does not fit get another node.
@@ -373,9 +373,12 @@ class Plan:
             raise self._loader.condemn(self._sources, choice.module_id, error) from error
 
     def _next_choice(self, name: str, node: _Node) -> Choice | None:
-        """Return the next realization of a function that can be opened, or None."""
-        if self._apart:
-            name = name.partition(_APART)[0]
+        """Return the next realization of a function that can be opened, or None. Weak definitions: see `_find_strongest`.
+
+        If the dependents do not fit a definition of a variable, its weak definitions are passed over.
+        """
+        if self._split_nodes:
+            name = name.partition(_SPLIT_MARK)[0]
         for module_id, offset in node.candidates:
             try:
                 if name in self._loader.merged:
@@ -458,7 +461,7 @@ class Plan:
         """Return the error for an import without usable realizations."""
         self._loader.store.met_missing_import = True
         reason = f" ({node.error})" if node.error is not None else ""
-        imported = imported.partition(_APART)[0]
+        imported = imported.partition(_SPLIT_MARK)[0]
         error = UndefinedSymbolError(
             f"function {choice.record.name!r} of module {choice.module_id.hex()} needs {_describe_symbol(imported)}, but the cache "
             f"{self._loader.store.root} has no usable realization of it{reason}; add a module that defines it",
@@ -476,7 +479,7 @@ class Plan:
         node.choice = None
         self._pending[name] = None
 
-    def _reachable(self) -> dict[str, Choice]:
+    def _reachable_choices(self) -> dict[str, Choice]:
         """Return the choices for the root and everything that it reaches, by node. The choices then import by the names of nodes."""
         chosen: dict[str, Choice] = {}
         stack = [self._root]
@@ -487,7 +490,7 @@ class Plan:
             choice = self._nodes[name].choice
             assert choice is not None
             chosen[name] = choice
-            if self._apart:
+            if self._split_nodes:
                 choice.imports = [
                     (key, self._node_name(imported, expected), places, expected) for key, imported, places, expected in choice.imports
                 ]
@@ -562,6 +565,7 @@ def require_usable(store: Store, file: ModuleFile) -> None:
         IncompatibleTargetError: the module cannot be used. The message says why.
         KnownFaultError: a maker of the module is known to make wrong code.
         FormatError: the records of the module are damaged.
+        StorageError: the file cannot be read.
     """
     if store.min_llvm:
         _require_llvm(store, file)
@@ -633,14 +637,14 @@ def require_features(store: Store, file: ModuleFile, record: FunctionRecord) -> 
     features = header.features_of(record)
     processor = store.processor()
     if not processor.meets(features):
-        from compcache.targets.processor_words import missing
+        from compcache.targets.processor_words import missing_features
         from compcache.wording import join_first
 
         module = file.module_id.hex()
         raise IncompatibleTargetError(
             f"function {record.name!r} of module {module} was compiled for {header.cpu} and uses "
-            f"{join_first(missing(features, processor), 8)}, which this {processor.cpu() or 'processor'} does not have: compile it "
-            "here, or for a CPU whose features all hosts have",
+            f"{join_first(missing_features(features, processor), 8)}, which this {processor.cpu() or 'processor'} does not have: compile "
+            "it here, or for a CPU whose features all hosts have",
             module_id=module,
         )
     processor.accept(header.requirement(features))

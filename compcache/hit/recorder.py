@@ -38,7 +38,7 @@ _HELD_SECONDS = 60.0
 JOURNALS_OF_HOST = 8
 #: A process folds the journals at exit if its journal has more bytes than this.
 _LONG = (1 << 18) // JOURNALS_OF_HOST
-#: Of so many processes that create a journal, one folds the journals at exit: each container may have a host name of its own.
+#: One in this many processes that create a journal folds the journals at exit, because each container may have its own host name.
 _NEW = 64
 #: The most events that are kept while the directory does not exist.
 _MOST_KEPT = 1000
@@ -60,7 +60,7 @@ class Recorder:
         self._files = files
         self._root = root
         self._registered = False
-        self._folds = 0  # at exit, if the number of files is a multiple of this
+        self._folds = 0  # the journals are folded at exit if the number of files is a multiple of this; 0: never
         self._loaders: list[ref[PlainLoader]] = []
         self.reset()
 

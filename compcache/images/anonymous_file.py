@@ -49,7 +49,7 @@ def _create_in_memory() -> Opened | None:
 
 
 def _create_on_disk() -> Opened:
-    """Return a file for temporary data that has no name any more. Raise `OSError` if it cannot be created."""
+    """Create a temporary file, and remove its name. Raise `OSError` if the file cannot be created."""
     import tempfile
 
     descriptor, path = tempfile.mkstemp(prefix="compcache-")

@@ -18,19 +18,19 @@ from compcache.errors import LibraryError
 from compcache.formats import host
 from compcache.interrupts import reraise_interrupt
 
-__all__ = ["HAS_STATE", "Archive", "compiler_archives", "is_archive", "open_archive"]
+__all__ = ["STATE_PREFIXES", "Archive", "compiler_archives", "is_archive", "open_archive"]
 
 #: The prefixes of functions in compiler runtimes whose state belongs to the program: flang's units of input and output, and random
 #: numbers.
-HAS_STATE = ("_FortranAio", "_FortranARandom", "_FortranAStop", "_FortranAProgram", "_FortranAPause", "_FortranAFlush")
+STATE_PREFIXES = ("_FortranAio", "_FortranARandom", "_FortranAStop", "_FortranAProgram", "_FortranAPause", "_FortranAFlush")
 _MAGICS = (b"!<arch>\n", b"!<thin>\n")
-_HEADER = 60
+_HEADER = 60  # bytes before each member
 _SIZE = slice(48, 58)  # of a member, in its header
 #: The number of archives whose symbols a process keeps. A compiler's runtime library has ten thousand symbols.
 _KEPT = 8
 #: An archive is read again if it has changed within these nanoseconds, because the clocks of file systems may be this coarse.
 _SETTLED = 2_000_000_000
-#: Where compilers keep the static runtime libraries, beside $LIBRARY_PATH.
+#: Where compilers keep static runtime libraries. $LIBRARY_PATH is searched first.
 _PLACES = (
     "/usr/local/lib", "/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/lib/gcc/*/*", "/usr/lib/llvm-*/lib",
     "/usr/lib/llvm-*/lib/clang/*/lib/*", "/usr/lib/clang/*/lib/*",
@@ -50,7 +50,7 @@ class Archive(NamedTuple):
 
     def functions_with_state(self) -> list[str]:
         """Return the functions of a compiler's runtime whose state all modules share, sorted. Other archives have none."""
-        return sorted([symbol for symbol in self.symbols if symbol.startswith(HAS_STATE)])
+        return sorted([symbol for symbol in self.symbols if symbol.startswith(STATE_PREFIXES)])
 
 
 def is_archive(name: str) -> bool:
@@ -62,7 +62,7 @@ def open_archive(name: str) -> Archive:
     """Find a static library, and read its symbol table.
 
     Args:
-        name: the path of the library, or its file name (``libflang_rt.runtime.a``). A file name is searched in $LIBRARY_PATH and in the
+        name: the path of the library, or its file name (``libflang_rt.runtime.a``). A file name is looked for in $LIBRARY_PATH and in the
             usual directories of compilers.
 
     Raises:
@@ -107,19 +107,16 @@ def _file_state(path: str) -> tuple[int, ...] | None:
 def _read_unchanged(path: str, name: str, state: tuple[int, ...]) -> Archive:  # noqa: ARG001 - part of the cache's key
     """Read an archive once for each state of its file, because reading takes longer than compiling a small module.
 
-    Raise `OSError` if the file cannot be read, or `LibraryError` if it is not an archive with a list of symbols.
+    Raise `OSError` if the file cannot be read, or `LibraryError` if it is not an archive with a symbol table.
     """
     return _read_archive(path, name)
 
 
 def _read_archive(path: str, name: str) -> Archive:
-    """Return the archive in a file, with its list of symbols. Messages use `name`.
-
-    Raise `OSError` if the file cannot be read, or `LibraryError` if it is not an archive with such a list.
-    """
+    """Return the archive in a file. Messages use `name`. See `_read_unchanged` for the exceptions."""
     with open(path, "rb") as file:
         data = file.read()
-    return Archive(path, _read_symbol_list(data, name), digest([data], size=16, person=b"compcache-ar").hex())
+    return Archive(path, _read_symbol_table(data, name), digest([data], size=16, person=b"compcache-ar").hex())
 
 
 def _find_archive(name: str) -> str:
@@ -136,7 +133,7 @@ def _find_archive(name: str) -> str:
     )
 
 
-def _read_symbol_list(data: bytes, name: str) -> frozenset[str]:
+def _read_symbol_table(data: bytes, name: str) -> frozenset[str]:
     """Return the symbols in an archive's symbol table. Raise `LibraryError` if the bytes are not an archive, or have no symbol table."""
     if not data.startswith(_MAGICS):
         raise LibraryError(f"the file {name!r} is not an archive: pass a static library", library=name)

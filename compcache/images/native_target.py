@@ -19,7 +19,7 @@ __all__ = ["borrow_machine", "data_layout", "default_triple", "initialize", "not
 #: What LLVM may remember in a target machine: flags of the module, the attributes of the first function of a CPU, and the addresses of the
 #: objects in ``llvm.used``. X86TargetMachine::getSubtargetImpl and TargetLoweringObjectFileELF::getModuleMetadata are examples.
 _LEAVES_STATE = re.compile(r'\n(?:![A-Za-z]|@llvm\.used |attributes #\d+ = \{.*")')
-_MOST_FUNCTIONS = 64
+_MOST_FUNCTIONS = 64  # of a module that is printed to find out whether it is plain
 
 
 @functools.cache
@@ -76,8 +76,8 @@ def note_module(module: Any, machine: Any) -> None:
 def note_text(text: str, machine: Any) -> None:
     """Prevent the reuse of a borrowed machine unless the module that it is going to translate is plain. `text` is the printed module.
 
-    A plain module has no named metadata, no attributes with values, and no variable ``llvm.used``. Other modules may change the code of
-    modules that the same machine translates later, and earlier modules theirs.
+    A plain module has no named metadata, no attributes with values, and no variable ``llvm.used``. Another module
+    may change the code of modules that the same machine translates later, and earlier modules may change its code.
     """
     machine.is_reusable = machine.is_reusable and not _LEAVES_STATE.search(text)
 

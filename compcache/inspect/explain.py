@@ -139,7 +139,7 @@ class _OneRealization(Loader):
         self._candidate = candidate
 
     def candidates(self, func_name: str, is_near: IsNear | None = None, *, sources: Sources | None = None) -> Iterator[tuple[bytes, int]]:
-        """See `Loader.candidates`. The only realization of the described function is the described one."""
+        """See `Loader.candidates`. The function that this loader is for has only the given realization."""
         return iter((self._candidate,)) if func_name == self._name else super().candidates(func_name, is_near, sources=sources)
 
 

@@ -121,7 +121,7 @@ def _most_similar(store: Store, name: str) -> str | None:
 
 
 def _candidates(name: str, starting_with: Callable[[str], Iterator[_T]], text: Callable[[_T], str]) -> list[_T]:
-    """Return at most 2,000 items whose text is about as long as `name`. Items with the longest common prefix come first.
+    """Return at most `_MAX_COMPARED` items whose text is about as long as `name`. Those with the longest common prefix come first.
 
     `starting_with` returns the items whose text starts with a prefix, and `text` the text of an item.
     """

@@ -35,10 +35,7 @@ __all__ = ["LayeredStore", "layer_paths"]
 
 
 def layer_paths(layers: Iterable[str | os.PathLike[str]]) -> list[str]:
-    """Return the argument `layers` of `Cache` as a list of paths.
-
-    Raise `TypeError` if `layers` is not an iterable of paths, or is a single path.
-    """
+    """Return the argument `layers` of `Cache` as a list of paths. Raise `TypeError` if it is not an iterable of paths."""
     if isinstance(layers, (str, bytes, os.PathLike)):
         raise TypeError(f"layers must be a list of paths, not a single path: give [{os.fspath(layers)!r}]")
     try:

@@ -57,7 +57,7 @@ class Census:
 
     def add(self, slice_: Slice) -> None:
         """Add the modules of a slice to the counts."""
-        packs = [module_id for module_id, is_pack in slice_.kinds().items() if is_pack]
+        packs = [module_id for module_id, is_pack in slice_.pack_flags().items() if is_pack]
         self.packs.update(packs)
         self.modules += len(slice_.present) - len(packs)
         self.size += sum(status.size for status in slice_.present.values())
@@ -269,7 +269,7 @@ class Chooser:
             if parts:
                 names, imports, is_pinned = (), (), module_id in self._spare
             own = module_id, size, created, last_use, names, imports, target, generation, is_pinned
-            yield _new((*own, platform.llvm_version, False, makers, fault, parts, (), _NO_NAMES))
+            yield _new_entry((*own, platform.llvm_version, False, makers, fault, parts, (), _NO_NAMES))
 
     def _is_protected(self, row: Row) -> bool:
         """Return whether a module must be kept, because it is spared or holds a pinned function."""
@@ -355,7 +355,7 @@ class Chooser:
 
 
 #: Makes an `Entry` from its fields without a constructor call in Python.
-_new: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
+_new_entry: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
 
 
 class _Pack:

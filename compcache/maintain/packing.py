@@ -37,11 +37,11 @@ __all__ = ["SMALL", "Packing", "free_removed"]
 #: The largest file that is packed, in bytes. Processes share the memory of mapped files, but not of modules read from a volume.
 SMALL = 1 << 15
 #: A volume is rewritten if at least this fraction of its modules is removed.
-_DEAD = 0.5
+_REMOVED_SHARE = 0.5
 #: A volume is rewritten together with added modules if it has at most this many times their bytes.
 _GROWTH = 2
 #: A volume of at most this many bytes is rewritten with every addition.
-_LITTLE = 1 << 20
+_SMALL_VOLUME = 1 << 20
 _MAC_SIZE = 16
 _NO_STAMP = Stamp(0, 0, 0, 0)
 
@@ -80,7 +80,7 @@ class Packing:
         self._store = store
         self._progress = progress
         self._packs: frozenset[bytes] = frozenset()
-        self._small = 0
+        self._small_count = 0
         self._old: list[Volume] = []
         self._files = Scratch()  # module_id and stamp of each file whose module is in a volume now
         self._entries = Scratch()  # the index entries of the verified modules in the new volume, without stamps
@@ -104,7 +104,7 @@ class Packing:
             self._packs = stored_packs(store)
             for fan in store.directories():
                 sizes = [file.size for file in self._small_files(fan).values()]
-                self._small += len(sizes)
+                self._small_count += len(sizes)
                 added += sum(sizes)
         self._old = self._choose_volumes(added)
         self.volume = write_volume(store, self._new_contents(), self._old)
@@ -120,18 +120,19 @@ class Packing:
         }
 
     def _choose_volumes(self, added: int) -> list[Volume]:
-        """Return the own volumes to rewrite: volumes that are mostly removed, and volumes that are small compared with the added bytes.
+        """Return this user's volumes of which at least half of the modules were removed, and those that are small compared with `added`.
 
-        `added` is the size of the added modules, which compression is assumed to reduce to a tenth.
+        `added` is the size in bytes of the added modules, which compression is assumed to reduce to a tenth. If it is 0, no volume is
+        small.
 
         Raise `OSError` if a volume cannot be read.
         """
         chosen, size = [], added // 10
         for volume in sorted(self._store.volumes.current(), key=lambda volume: volume.status.st_size):
             removed = sum(bool(volume.table.find(module_id)) for module_id in volume.removed_ids())
-            is_mostly_removed = removed >= _DEAD * volume.table.count
+            is_mostly_removed = removed >= _REMOVED_SHARE * volume.table.count
             if self._store.volumes.is_own(volume) and (
-                is_mostly_removed or (added and volume.status.st_size <= max(_LITTLE, _GROWTH * size))
+                is_mostly_removed or (added and volume.status.st_size <= max(_SMALL_VOLUME, _GROWTH * size))
             ):
                 chosen.append(volume)
                 size += volume.status.st_size
@@ -144,7 +145,7 @@ class Packing:
         """
         read_count = 0
         for first, fan in enumerate(map("{:02x}".format, range(256))):
-            small = self._small_files(fan) if self._small else {}
+            small = self._small_files(fan) if self._small_count else {}
             old = [(volume, members_of(volume, first)) for volume in self._old]
             current = [volume for volume in self._store.volumes.current() if volume not in self._old and self._store.volumes.is_own(volume)]
             staying = [(volume, members_of(volume, first)) for volume in (current if small else ())]
@@ -154,7 +155,7 @@ class Packing:
                     content_and_entry = self._file_content(module_id, small[module_id], staying)
                     read_count += 1
                     if self._progress is not None:
-                        self._progress(read_count, self._small)
+                        self._progress(read_count, self._small_count)
                 if content_and_entry is None:
                     content_and_entry = self._volume_content(module_id, old)
                 if content_and_entry is not None:

@@ -34,10 +34,7 @@ def pin(store: Store, func_name: str) -> bool:
 
 
 def unpin(store: Store, func_name: str) -> bool:
-    """Remove the pin of a function. Return whether the function was pinned.
-
-    Raise `StorageError` if the cache is read-only, or the pin cannot be removed.
-    """
+    """Remove the pin of a function, and return whether there was one. Raise `StorageError` if the cache is read-only or removal fails."""
     path = store.path(PINS, _file_name(func_name))
     store.require_writable(path)
     return unlink(store, path)

@@ -34,7 +34,7 @@ from compcache.publish.packs import clean_packs
 from compcache.publish.removal import remove_file
 from compcache.usage.ledger import Uses, fold, last_uses_since
 from compcache.usage.module_files import statuses_by_directory
-from compcache.usage.snapshot import Present, Slices, seconds_of
+from compcache.usage.snapshot import PresentModules, Slices, seconds_of
 from compcache.usage.whole_directories import files_below, other_formats, remove_path, unused_bundles
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _read_uses(store: Store, slices: Slices, now: float, *, folds: bool) -> Uses
     """Return the statistics of all processes. With `folds`, fold the statistics files first."""
     if not folds:
         return Uses(store, verify=True)
-    uses, _counters = fold(store, seconds_of(store, slices.lists), now=now, present=Present(slices))
+    uses, _counters = fold(store, seconds_of(store, slices.lists), now=now, present=PresentModules(slices))
     return uses
 
 
@@ -288,7 +288,7 @@ def rewrite_index(store: Store, removed: Collection[bytes], *, resized: bool = F
         resized: update the sizes in the module lists.
     """
     remove_results(store, removed)
-    with wait_lock(store, "index-merge", timeout=_INDEX_LOCK_SECONDS):
+    with wait_lock(store, "index-merge", timeout=_INDEX_LOCK_SECONDS):  # also without the lock, which only saves work
         segments = readable_segments(store.index)
         try:
             left_out = {*removed, *clean_packs(store, segments, removed)}
@@ -296,7 +296,7 @@ def rewrite_index(store: Store, removed: Collection[bytes], *, resized: bool = F
             reraise_interrupt(problem)
             left_out = set(removed)
         with suppress(FormatError, OSError):  # the next look-up rebuilds an unreadable index; stale entries are harmless
-            merge_all(store, left_out, Present(Slices(store)), Present(Slices(store)).size_of if resized else None)
+            merge_all(store, left_out, PresentModules(Slices(store)), PresentModules(Slices(store)).size_of if resized else None)
 
 
 def find_leftovers(store: Store, policy: PrunePolicy, now: float, torn: Iterable[str]) -> tuple[PrunedFile, ...]:
@@ -329,7 +329,10 @@ def find_leftovers(store: Store, policy: PrunePolicy, now: float, torn: Iterable
 
 
 def _older_files(store: Store, directory: str, before: float, reason: str, names: Iterable[str] | None = None) -> Iterator[PrunedFile]:
-    """Yield the files of a directory that have not changed since `before`. `names` limits the result to these file names."""
+    """Yield the files of a directory that have not changed since `before`. `names` limits the result to these file names.
+
+    A subdirectory is yielded with its files if none of them has changed since `before`.
+    """
     for name in store.names_in(directory) if names is None else names:
         path = f"{directory}/{name}"
         try:

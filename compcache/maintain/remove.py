@@ -39,7 +39,7 @@ _SHORT = 4096
 _MOST_NAMED = 5
 
 
-class _Removal(NamedTuple):
+class _RemovalPlan(NamedTuple):
     """What the removal of a function or group removes: modules with their functions, the pins of `names`, entries by kind and name."""
 
     module_ids: list[bytes]
@@ -53,8 +53,10 @@ def remove_functions(
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
     """Remove functions and groups, importers before the functions that they import, or only plan this. See `Cache.remove` for the options.
 
-    Return the ids of the removed modules by name, and the reason for each function or group that was kept. With `derived` these are linked
-    closures, and names without one are in neither. Raise the other errors of `Cache.remove`.
+    Return the ids of the removed modules by name, and the reason for each function or group that was kept. With `derived`, only linked
+    closures are removed, and names without linked closures are left out.
+
+    Raise the errors of `Cache.remove` except `FunctionInUseError` and `NotCachedError`, which are the reasons.
     """
     if not dry_run:
         store.require_writable()
@@ -95,7 +97,7 @@ def remove_function(store: Store, func_name: str, *, force: bool) -> tuple[str, 
     return _hexadecimal(_carry_out(store, _plan_removal(store, func_name, force, ()), None))
 
 
-def _plan_removal(store: Store, func_name: str, force: bool, gone: Container[bytes]) -> _Removal:
+def _plan_removal(store: Store, func_name: str, force: bool, gone: Container[bytes]) -> _RemovalPlan:
     """Return what the removal of a function or group removes after the modules in `gone`. Raise the errors of `remove_function`."""
     excerpts = Excerpts(store)
     rows = {key: row for key, row in excerpts.with_importers(func_name).items() if not row.parts and key not in gone}
@@ -114,10 +116,10 @@ def _plan_removal(store: Store, func_name: str, force: bool, gone: Container[byt
     owners = _owner_names(func_name, rows)
     module_ids = [*sorted(holders), *_part_modules(store, owners, holders, rows, force=force)]
     entries = {(kind, name) for row in rows.values() if row.is_pack for kind, name, *_ in row.entries if name in owners}
-    return _Removal(module_ids, names, entries, {name for module_id in module_ids for name in rows[module_id].names})
+    return _RemovalPlan(module_ids, names, entries, {name for module_id in module_ids for name in rows[module_id].names})
 
 
-def _carry_out(store: Store, plan: _Removal, gone: set[bytes] | None) -> list[bytes]:
+def _carry_out(store: Store, plan: _RemovalPlan, gone: set[bytes] | None) -> list[bytes]:
     """Carry out a removal. Return the ids of the removed modules. See `remove_modules` for `gone` and the errors."""
     removed = remove_modules(store, plan.module_ids, gone)
     if gone is None:

@@ -122,9 +122,9 @@ def index_modules(store: Store, module_ids: Iterable[bytes]) -> tuple[bytes, ...
 
     Raise `OSError` if the segment could not be written.
     """
-    from compcache.publish.index_rebuild import IndexedModules
+    from compcache.publish.index_rebuild import IndexCollector
 
-    indexed = IndexedModules()
+    indexed = IndexCollector()
     for module_id in sorted(module_ids):
         indexed.add(store, module_id)
     if indexed.modules:

@@ -27,8 +27,8 @@ def build_source(session: Session, source: ModuleSource, *, alone: bool = False,
     Args:
         session: the cache, which provides imports and counts compilations.
         source: the code.
-        alone: import only functions that the source names.
-        seconds: the time that creating the source took.
+        alone: import only functions that the source names, and check no types of imports.
+        seconds: the seconds that creating the source took. They count as compile time.
 
     Raises:
         CompileError, LinkError, SignatureMismatchError, ...: the errors of `Cache.add_module`.

@@ -61,8 +61,10 @@ def single_flight(session: Session, func_name: str, *, absent: bool) -> Iterator
 
     Raises:
         ReentrantCompileError: this thread is already building the function.
+        SettingError: see `limit_setting`.
     """
-    frame = _Frame(session.store.root, func_name, sys._getframe(2), {}, set())
+    caller = sys._getframe(2)  # the frame with the `with` statement, behind the one of `contextlib`
+    frame = _Frame(session.store.root, func_name, caller, {}, set())
     _require_no_reentry(frame)
     timeout = _lock_timeout(session)
     if _building.frames:

@@ -17,7 +17,7 @@ from compcache.errors import CompcacheError, CompileError, UndefinedSymbolError
 from compcache.formats.entry import MOST_DATA, decode_entry, index_name
 from compcache.formats.group import GROUP, MEMBER, GroupMember, decode_group, encode_group
 from compcache.formats.records import decode_module
-from compcache.images.archives import HAS_STATE
+from compcache.images.archives import STATE_PREFIXES
 from compcache.interrupts import reraise_interrupt
 from compcache.linker import Translation, link_module, optimize_member, translate_requests
 from compcache.maintain.remove import remove_modules
@@ -267,7 +267,7 @@ class _Group:
 
         The result is False for runtime library functions with state, because a group contains its own copy of such a library.
         """
-        if name.startswith(HAS_STATE) or not self._session.can_import(name):
+        if name.startswith(STATE_PREFIXES) or not self._session.can_import(name):
             return False
         return not self._own or any(module_id not in self._own for module_id, _ in self._store.find_all(name))
 

@@ -1,4 +1,4 @@
-"""Adds many modules together: linkers run while LLVM compiles the next source, and files are published in groups."""
+"""Adds many modules together: linkers run while LLVM compiles the next source, and modules are published in batches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["add_modules", "not_added_error"]
 
 #: The number of modules that are published together. Their files are open at the same time.
-_GROUP = 64
+_BATCH = 64
 #: The number of linkers that run at a time. Each spends more time waiting for the disk and the kernel than computing.
 _LINKERS = 4
 _SHOWN = 10
@@ -94,12 +94,12 @@ class _Addition:
         self._failed_sources: dict[int, object] = {}  # the sources that failed
 
     def add(self, number: int, source: ModuleSource) -> None:
-        """Compile a source and start linking it. Publish the linked modules after each `_GROUP` sources."""
+        """Compile a source and start linking it. Publish the linked modules after each `_BATCH` sources."""
         self._count = number + 1
         unknown = self._compile(number, source)
         if unknown:
             self._doubtful.append((number, source, unknown))
-        if self._count % _GROUP == 0:  # `_waiting` also has modules that wait for later sources
+        if self._count % _BATCH == 0:  # `_waiting` also has modules that wait for later sources
             self._publish_complete()
 
     def complete(self) -> None:
@@ -198,8 +198,8 @@ class _Addition:
         waiting = frozenset[int]() if is_last else self._find_waiting(linked)
         self._waiting = [item for item, _ in linked if item.number in waiting]
         complete = [(item, built) for item, built in linked if item.number not in waiting]
-        for start in range(0, len(complete), _GROUP):
-            self._publish_group(complete[start : start + _GROUP])
+        for start in range(0, len(complete), _BATCH):
+            self._publish_batch(complete[start : start + _BATCH])
 
     def _find_waiting(self, linked: list[tuple[_Linking, BuiltModule]]) -> frozenset[int]:
         """Return the positions of the sources that must wait, and of their importers.
@@ -218,7 +218,7 @@ class _Addition:
                 return frozenset(waiting)
             waiting |= importers
 
-    def _publish_group(self, linked: list[tuple[_Linking, BuiltModule]]) -> None:
+    def _publish_batch(self, linked: list[tuple[_Linking, BuiltModule]]) -> None:
         """Publish modules together, or one by one if that fails. Issue warnings about functions that replace other functions."""
         store = self._session.store
         store.renew_index()

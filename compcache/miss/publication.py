@@ -58,7 +58,7 @@ def publish_built(
     if remote is not None and remote.writes:
         for module_id, _ in published:
             remote.offer(module_id)
-    merge(session.store, is_listed=True)  # also merges packs among the modules with others
+    merge(session.store, is_fresh=True)  # also merges packs among the modules with others
     return [tuple([module_id.hex() for module_id, _ in addition]) for addition in additions]
 
 

@@ -15,7 +15,7 @@ from compcache.build.slots import read_requests, shared_function
 from compcache.build.source import ModuleSource
 from compcache.errors import LinkError
 from compcache.formats import host
-from compcache.images.archives import HAS_STATE, Archive
+from compcache.images.archives import STATE_PREFIXES, Archive
 from compcache.images.libraries import open_libraries
 from compcache.images.linkers.find import find_linker
 from compcache.targets.cpu_table import baseline
@@ -58,9 +58,9 @@ def _add_library_module(session: Session, functions: list[str], archive: Archive
 def _may_use_shared_state(ir: Any) -> bool:
     """Return whether code may use a runtime library function with state. Bitcode contains names as plain bytes."""
     if isinstance(ir, (bytes, bytearray, memoryview)):
-        return any(mark.encode() in bytes(ir) for mark in HAS_STATE)
+        return any(mark.encode() in bytes(ir) for mark in STATE_PREFIXES)
     text = str(ir)
-    return any(mark in text for mark in HAS_STATE)
+    return any(mark in text for mark in STATE_PREFIXES)
 
 
 def _make_jumps(functions: list[str], archive: Archive) -> ModuleSource:

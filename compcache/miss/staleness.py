@@ -173,7 +173,7 @@ def _shadowed_functions(store: Store, module_id: bytes, built: BuiltModule, name
 
 
 def _has_same_code(*sections: bytes) -> bool:
-    """Return whether two compressed modules have the same code, for example one as text and one as bitcode. False if one is empty."""
+    """Return whether two compressed modules have the same code, each as text or as bitcode. If one is empty, the result is False."""
     if not all(sections):
         return False
     import zlib

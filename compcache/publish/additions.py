@@ -20,13 +20,13 @@ __all__ = ["merge", "merge_large", "merge_newest"]
 _MOST_LARGE_SEGMENTS = 3
 
 
-def merge(store: Store, *, is_listed: bool = False) -> None:
+def merge(store: Store, *, is_fresh: bool = False) -> None:
     """Merge the index and its packs if many additions have accumulated. If that fails, issue a warning.
 
-    Long merges run in another process if it can use the store (`can_use_subprocess`), so that additions do not wait. `is_listed` says that
-    the index was refreshed just before the addition; if it has few additions, it is then not refreshed again.
+    Long merges run in another process if it can use the store (`can_use_subprocess`), so that additions do not wait. `is_fresh` says that
+    the index was refreshed just before the addition. It is then refreshed again only if a level has too many segments.
     """
-    if is_listed and full_level(store.index.segments, SMALL_LEVELS) is None and not _has_full_large_level(store):
+    if is_fresh and full_level(store.index.segments, SMALL_LEVELS) is None and not _has_full_large_level(store):
         return
     is_detachable = can_use_subprocess(store)
     try:
@@ -39,19 +39,19 @@ def merge(store: Store, *, is_listed: bool = False) -> None:
 
 
 def _has_full_large_level(store: Store) -> bool:
-    """Return whether a level of the large segments has so many segments that they should be merged."""
+    """Return whether a level of large segments has more than `_MOST_LARGE_SEGMENTS`."""
     return full_level(store.index.segments, LARGE_LEVELS, _MOST_LARGE_SEGMENTS) is not None
 
 
 def merge_large(root: str, *, trust: bool) -> None:
     """Merge the large segments of a directory's index, their packs and their lists. Then fold long journals and small statistics files.
 
-    Nothing is merged if no level has more than `_MOST_LARGE_SEGMENTS`, or another process is merging them. Folded journals make the first
-    query after many additions fast. This is the main function of a separate process. `trust` is the argument of `Cache`.
+    Nothing is merged if no level has more than `_MOST_LARGE_SEGMENTS`, or another process is merging large segments. Folded journals make
+    the first query after many additions fast. This is the main function of a separate process. `trust` is the argument of `Cache`.
     """
     from compcache.usage.ledger import fold_long, fold_small
 
-    os.nice(5)
+    os.nice(5)  # programs that use the cache come first
     store = Store(root, files=LateFiles(), trust=trust)
     with try_lock(store, "index-merge-large") as owned:
         while owned and _has_full_large_level(store):

@@ -21,7 +21,8 @@ _running: dict[tuple[str, str], int] = {}
 def can_use_subprocess(store: Store) -> bool:
     """Return whether this process can start another one that works on this store.
 
-    The store must have no keys and no custom file operations, and must not be exposed.
+    The other process receives only the directory and `trust`. So the store must have no keys and no custom file operations, and other users
+    must not be able to write to the directory.
     """
     has_keys = store.stamp_key or store.publish_key
     return type(store.files.system) is Files and not (has_keys or store.exposed)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from compcache.files import Files, Opened
     from compcache.store import Store
 
-    Path = str | Callable[[], str]
+    FinalPath = str | Callable[[], str]
 
 __all__ = ["has_settled", "is_settled", "keep_file", "make_directories", "publish", "publish_all", "remove_oldest", "unique_name"]
 
@@ -69,7 +69,7 @@ def make_directories(files: Files, path: str) -> bool:
     return created
 
 
-def publish(files: Files, temporary: str, path: Path, parts: Iterable[bytes | memoryview], *, sync: bool = True) -> os.stat_result:
+def publish(files: Files, temporary: str, path: FinalPath, parts: Iterable[bytes | memoryview], *, sync: bool = True) -> os.stat_result:
     """Write a file to a temporary name, and rename it to `path` atomically.
 
     Args:
@@ -91,31 +91,32 @@ def publish(files: Files, temporary: str, path: Path, parts: Iterable[bytes | me
 
 
 def publish_all(
-    files: Files, temporary: str, contents: Iterable[tuple[Path, Iterable[bytes | memoryview]]], *, sync: bool = True
+    files: Files, temporary: str, contents: Iterable[tuple[FinalPath, Iterable[bytes | memoryview]]], *, sync: bool = True
 ) -> list[os.stat_result]:
     """Publish several files, given as (path, parts), like `publish`, and return the `fstat` results of the files.
 
     If `sync` is true, all files are synced together before the first of them is renamed.
 
-    Raise `OSError` if a file could not be written or renamed. Files that were renamed before are published. Temporary files are removed.
+    Raise `OSError` if a file could not be written, synced or renamed. Files that were renamed before are published. Temporary files are
+    removed.
     """
-    drafts: list[_Draft] = []
+    pending: list[_TemporaryFile] = []
     try:
         for path, parts in contents:
-            drafts.append(_Draft(files, temporary, path))
-            drafts[-1].write(parts)
+            pending.append(_TemporaryFile(files, temporary, path))
+            pending[-1].write(parts)
         if sync:
-            _sync_all(files, [draft.descriptor for draft in drafts])
-        return [draft.publish() for draft in drafts]
+            _sync_all(files, [file.descriptor for file in pending])
+        return [file.publish() for file in pending]
     finally:
-        for draft in drafts:
-            draft.close()
+        for file in pending:
+            file.close()
 
 
-class _Draft:
-    """A file that is being written under a temporary name."""
+class _TemporaryFile:
+    """A file that is being written under a temporary name. Methods raise `OSError` if the file system reports an error."""
 
-    def __init__(self, files: Files, temporary: str, path: Path) -> None:
+    def __init__(self, files: Files, temporary: str, path: FinalPath) -> None:
         self._files = files
         self._path = path
         self._scratch = f"{temporary}/{unique_name()}"
@@ -125,7 +126,7 @@ class _Draft:
         self.descriptor = self._opened.number
 
     def write(self, parts: Iterable[bytes | memoryview]) -> None:
-        """Write the parts, joined to large writes, and set the file's time of change."""
+        """Write the parts, joined to large writes, and set a unique modification time."""
         small = bytearray()
         for part in parts:
             if len(small) + len(part) > _CHUNK:
@@ -139,7 +140,7 @@ class _Draft:
         self._time = _set_unique_time(self._files, self.descriptor)
 
     def publish(self) -> os.stat_result:
-        """Rename the file to its final name, and return its `fstat` result. Raise `OSError` if it cannot be renamed."""
+        """Rename the file to its final name, and return its `fstat` result."""
         path = self._path if isinstance(self._path, str) else self._path()
         try:
             _rename_scratch(self._files, self._scratch, path)
@@ -201,7 +202,7 @@ def _set_unique_time(files: Files, descriptor: int) -> int:
     """Set a modification time that no later write can produce, and return it in nanoseconds.
 
     If the clock for file timestamps ticks every few milliseconds, a write right after the publication could leave the timestamps unchanged
-    and go unnoticed. Therefore the file gets a time between two ticks, if the file system supports that.
+    and go unnoticed. Therefore the file gets a time between two ticks, if the file system supports that. Otherwise it keeps its time.
     """
     now = time.time_ns()
     with suppress(OSError, TypeError, NotImplementedError):  # the file keeps the system's timestamp
@@ -210,7 +211,7 @@ def _set_unique_time(files: Files, descriptor: int) -> int:
 
 
 def _write_all(files: Files, descriptor: int, part: bytes | bytearray | memoryview) -> None:
-    """Write all bytes of a part. A single `write` may write fewer bytes."""
+    """Write all bytes of a part. A single `write` may write fewer. Raise `OSError` if that fails."""
     view = memoryview(part)
     while view:
         written = files.write(descriptor, view[:_CHUNK])
@@ -261,7 +262,7 @@ def has_settled(newest: int) -> bool:
 
 
 def keep_file(store: Store, place: Place, name: str, data: bytes, limit: int) -> None:
-    """Write a derived file, and remove the oldest other files of its place beyond `limit`. Ignore `OSError`."""
+    """Write a derived file. Then remove the oldest other files of its place, so that `limit` files remain. Ignore `OSError`."""
     with suppress(OSError):
         publish(store.files, store.temporary, store.path(place, name), [data], sync=False)
         remove_oldest(store, place, name, limit)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["describe_and_store_host", "query_host"]
 
-#: How much of the file of a library is read to identify it. An ELF file has its build id there.
+#: How many bytes of a library's file are read to identify the library. An ELF file has its build id there.
 _HEAD = 4096
 
 #: LLVM's answers about this host, by the processor's identity. All cache directories of the process share them.
@@ -41,7 +41,7 @@ def _probe_once(processor: Processor) -> Host:
 
 
 def describe_and_store_host(store: Store) -> Host:
-    """Return LLVM's description of this host. Store it, unless this or a newer LLVM has stored one.
+    """Return LLVM's description of this host. Store it if it ranks above the stored one (`_rank_of_description`).
 
     Raise `MissingPackageError` if LLVM is not installed.
     """
@@ -63,7 +63,8 @@ def _rank_of_description(host: HostFile) -> tuple[tuple[int, ...], bool]:
 def query_host(store: Store) -> HostFile:
     """Return the installed LLVM's description of this host, without storing it.
 
-    LLVM, which takes 40 MiB, is loaded only if it has not stored a description since the last boot.
+    If the same library of LLVM has stored a description since the last boot, that one is returned, and LLVM, which takes 40 MiB, is not
+    loaded.
 
     Raise `MissingPackageError` if LLVM is not installed.
     """
@@ -78,7 +79,7 @@ def query_host(store: Store) -> HostFile:
 
 
 def _identify_library() -> str:
-    """Return a digest that identifies llvmlite's library file, or "" if the file is not found. The library is not loaded."""
+    """Return a digest that identifies llvmlite's library file, without loading it. Return "" if not exactly one file is found."""
     from glob import escape, glob
     from importlib.util import find_spec
 

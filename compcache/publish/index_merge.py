@@ -48,6 +48,7 @@ __all__ = [
     "segment_level", "segments_to_merge",
 ]  # fmt: skip
 
+#: A level with more segments is merged. A merged segment is at most this many times as large as one of the level below.
 FANOUT = 8
 ALL_LEVELS = range(100)
 #: Segments with the entries of some hundreds of modules merge in some milliseconds. Merging more would delay an addition too much.
@@ -56,8 +57,9 @@ SMALL_LEVELS, LARGE_LEVELS = range(3), range(3, 100)
 _MODULE_SIZE = FUNCTION.size + MODULE.size
 #: How many entries are sorted at a time. A merge holds these in memory, in addition to the bytes of the result.
 _RANGE = 1 << 13
-#: The leading bytes of a function entry: key, module_id and offset. Entries that agree in them differ only in the addition.
-_SAME = KEY_SIZE + DIGEST_SIZE + 4
+#: The size of a function entry's leading fields: key, module_id and offset. Entries with the same ones differ only in the addition.
+_ENTRY_IDENTITY = KEY_SIZE + DIGEST_SIZE + 4
+#: The content digest of functions with content names, and of functions without a known digest.
 NO_CONTENT = bytes(CONTENT_SIZE)
 
 
@@ -70,7 +72,7 @@ def encode_function_entry(name: str, module_id: bytes, offset: int, requirement:
         offset: the offset of the function's record.
         requirement: the requirement that a host must meet.
         order: the number of the addition.
-        content: a digest of the function's content.
+        content: a digest of the function's content, or `NO_CONTENT`.
     """
     return FUNCTION.pack(name_key(name), module_id, offset, requirement_number(requirement), order, content)
 
@@ -79,15 +81,16 @@ def newest_additions(entries: Iterable[bytes]) -> list[bytes]:
     """Return function entries, sorted. Of entries that differ only in the addition number, only the entry with the greatest is returned."""
     newest: dict[bytes, bytes] = {}
     for entry in entries:
-        newest_entry = newest.setdefault(entry[:_SAME], entry)
+        newest_entry = newest.setdefault(entry[:_ENTRY_IDENTITY], entry)
         if newest_entry is not entry and _addition_number(newest_entry) < _addition_number(entry):
-            newest[entry[:_SAME]] = entry
+            newest[entry[:_ENTRY_IDENTITY]] = entry
     return sorted(newest.values())
 
 
 def _addition_number(entry: bytes) -> int:
     """Return the number of the addition in a function entry."""
-    number: int = FUNCTION.unpack(entry)[4]
+    number: int
+    _, _, _, _, number, _ = FUNCTION.unpack(entry)
     return number
 
 
@@ -209,10 +212,10 @@ def publish_segment(
     return name, spooled_modules.size // MODULE.size
 
 
-def _with_own_stamps(index: Index, segment: Segment, entries: Iterable[bytes]) -> Iterator[bytes]:
+def _with_trusted_stamps(index: Index, segment: Segment, entries: Iterable[bytes]) -> Iterator[bytes]:
     """Yield module entries of a segment, for copying to a new segment.
 
-    The stamps are set to zero unless the owner of the segment is a user who vouches for files (`Index.vouching`).
+    The stamps are set to zero if the owner of the segment is not a user whose stamps are trusted (`Index.vouching`).
     """
     is_trusted = index.vouching is None or segment.owner in index.vouching
     for entry in entries:
@@ -226,7 +229,7 @@ def full_level(segments: Iterable[Segment], levels: range = ALL_LEVELS, most: in
 
 
 def segments_to_merge(index: Index, levels: range = ALL_LEVELS, most: int = FANOUT) -> list[Segment]:
-    """Refresh the index, and return the segments to merge, the smallest first. Segments that cannot be read count as empty.
+    """Refresh the index, and return the segments to merge, the lowest levels first. Segments that cannot be read count as empty.
 
     These are the segments of the lowest level, of all levels up to the highest with more than `most` segments, and of each higher level
     that the merged segment reaches. The segment that lifts the merged segment out of `levels` is the last, so that merges of small levels
@@ -258,8 +261,8 @@ def merge(
         levels: only segments of these levels are merged. With `SMALL_LEVELS`, no list is written, because that would take longer than the
             merge.
         most: a level with more segments is full.
-        merge_packs: merges the packs of the store in the chosen segments, and returns the module_ids of the replaced packs. Their rows must
-            leave the index, so the segments are chosen once. The segments of the new packs are merged, too.
+        merge_packs: merges the packs in the chosen segments, and returns the module_ids of the replaced packs. The merged segment omits the
+            entries of these packs. It includes the segments of the new packs.
 
     Raises:
         OSError: the merged segment could not be written. Nothing is lost.
@@ -301,7 +304,7 @@ def merge_all(store: Store, gone: set[bytes], present: Container[bytes], size_of
     segments = readable_segments(store.index)
 
     def modules() -> Iterator[bytes]:
-        """Yield the entries of modules that are still stored, and note the others. See `_merge_modules` for the exceptions."""
+        """Yield the entries of modules that still exist, and add the others to `gone`. See `_merge_modules` for the exceptions."""
         for entry in _merge_modules(store.index, segments, ()):
             if entry[:DIGEST_SIZE] in gone or entry[:DIGEST_SIZE] not in present:
                 gone.add(entry[:DIGEST_SIZE])
@@ -325,7 +328,7 @@ def _merge_modules(index: Index, segments: Sequence[Segment], gone: Container[by
     for parts in _read_ranges(segments, attrgetter("modules")):
         newest: dict[bytes, bytes] = {}
         for segment, entries in zip(segments, parts, strict=True):
-            for entry in _with_own_stamps(index, segment, entries):
+            for entry in _with_trusted_stamps(index, segment, entries):
                 keep_newest(newest, entry)
         yield from [newest[module_id] for module_id in sorted(newest) if module_id not in gone]
 
@@ -352,9 +355,10 @@ def _merge_functions(segments: Sequence[Segment], gone: Container[bytes]) -> Ite
 
 
 def _read_ranges(segments: Sequence[Segment], table_of: Callable[[Segment], Table]) -> Iterator[list[list[bytes]]]:
-    """Yield the entries of one table of each segment, some thousands at a time, whose keys have the same first bits.
+    """Yield the entries of one table of each segment, range by range. The keys of a range have the same first bits.
 
-    Keys are uniformly distributed. Raise `_UnreadableError` if a segment is damaged or cannot be read.
+    A range has some thousands of entries, because keys are uniformly distributed. Raise `_UnreadableError` if a segment is damaged or
+    cannot be read.
     """
     tables = []
     for segment in segments:
@@ -390,8 +394,8 @@ def keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:
 
 def _change_key(data: bytes) -> tuple[int, bytes]:
     """Return a key by which the entry for the latest change of a module's file is the greatest."""
-    fields = MODULE.unpack(data)
-    return fields[4], fields[-1]
+    _, _, _, _, ctime, *_, entry_mac = MODULE.unpack(data)
+    return ctime, entry_mac
 
 
 def replace_segments(
@@ -481,7 +485,7 @@ def _remove_segment(index: Index, name: str) -> None:
 def merge_additions(
     store: Store, index: Index | None = None, *, most: int = FANOUT, merge_packs: MergePacks | None = None, levels: range = ALL_LEVELS
 ) -> None:
-    """Merge the additions of an index if one of the `levels` has more than `most`, unless another process is merging them. See `merge`.
+    """Merge an index if one of the `levels` has more than `most` segments, unless another process is merging it. See `merge`.
 
     `index` is the store's index (the default) or another index in its directory.
 

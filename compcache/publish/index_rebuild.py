@@ -31,30 +31,30 @@ from compcache.publish.module_reader import read_notes
 from compcache.publish.module_rows import make_row
 from compcache.publish.open_segments import readable_segments
 from compcache.publish.quarantine import is_shortage
-from compcache.publish.small_modules import IndexedModule, read_small_module
+from compcache.publish.small_modules import IndexData, read_small_module
 from compcache.store import Store
 
 if TYPE_CHECKING:
     from compcache.publish.module_rows import Row
 
 __all__ = [
-    "IndexedModules", "describe_from_records", "read_from_the_end", "read_functions", "read_indexed_names", "read_order", "rebuild_index",
+    "IndexCollector", "describe_from_records", "read_from_the_end", "read_functions", "read_indexed_names", "read_order", "rebuild_index",
 ]  # fmt: skip
 
 _NO_STAMP = Stamp(0, 0, 0, 0)
-#: Errors of a disk or of a server, which may be gone at the next attempt. With ESTALE the file is gone: another host has removed it.
+#: Errors of a disk or a server, after which the next attempt may succeed. ESTALE is not one: another host has removed the file.
 _UNANSWERED = (errno.EIO, errno.ETIMEDOUT)
 
 
 def read_functions(module: ModuleFile) -> list[tuple[str, int, str]]:
-    """Return (name, record offset, requirement) for each function that a module realizes. Raise `FormatError` if a record is damaged."""
+    """Return (name, record offset, requirement) for each function that a module realizes. See `read_indexed_names` for the exceptions."""
     return WholeManifest(module.read(module.image, module.records)).functions()
 
 
 def read_indexed_names(module: ModuleFile) -> list[tuple[str, int, str]]:
     """Return (name, record offset, requirement) for each function and each entry of data in a module.
 
-    Raise `FormatError` if a record is damaged.
+    Raise `FormatError` if a record is damaged, or `StorageError` if the file cannot be read.
     """
     return WholeManifest(module.read(module.image, module.records)).indexed()
 
@@ -82,9 +82,10 @@ def describe_from_records(module: ModuleFile) -> str:
 
 
 def _open_intact(store: Store, module_id: bytes) -> ModuleFile | None:
-    """Open a module for indexing, even if this cache does not use it. Return None if the module is damaged, too large or unreadable.
+    """Open a module for indexing, even if this cache does not use it.
 
-    The module's `elsewhere` is set, because this cache must not run its code.
+    Return None if the module is damaged, too large, unreadable, or not a regular file. The module's `elsewhere` is set, because this cache
+    must not run its code.
     """
     module = ModuleFile(store.files, store.module_path(module_id), module_id)
     with suppress(OSError, FormatError):
@@ -105,8 +106,8 @@ def rebuild_index(store: Store) -> int:
     use until they are merged, because a single part may contain an outdated realization. An interrupted rebuild is continued.
 
     Raises:
-        OSError: the new index could not be written. The old index is unchanged.
-        FormatError: a part was damaged during the rebuild. The old index is unchanged.
+        OSError: the index could not be written, or a module not read (see `_read_module`). Only damaged segments were removed.
+        FormatError: a part was damaged during the rebuild. Only damaged segments were removed.
     """
     index = store.index
     publish(store.files, store.temporary, store.path(PARTS, MARK), [], sync=False)
@@ -133,26 +134,27 @@ def rebuild_index(store: Store) -> int:
     return count
 
 
-#: The least number of modules in a part: about as many as are read within a second.
-_PART = 4096
+#: A part is written after this many modules, which are read within about a second.
+_MODULES_PER_PART = 4096
 
 
-def _read_parts(store: Store, fans: list[str], parts: dict[str, set[str]], other_reader: OtherReader) -> IndexedModules:
+def _read_parts(store: Store, fans: list[str], parts: dict[str, set[str]], other_reader: OtherReader) -> IndexCollector:
     """Read directories into parts of the new index. Add the written parts, and the other process's parts, to `parts`.
 
-    Directories that the other process has read are skipped. Raise `OSError` if a part cannot be written.
+    Directories that the other process has read are skipped. Raise `OSError` if a part cannot be written, or a module not read (see
+    `_read_module`).
 
     Returns:
         The modules that were read after the last part.
     """
-    reading = IndexedModules()
+    reading = IndexCollector()
     for fan in fans:
         parts.update(other_reader.take_new_parts(parts))
         if not any(fan in directories for directories in parts.values()):
             reading.read(store, fan)
-        if len(reading.modules) >= _PART:
+        if len(reading.modules) >= _MODULES_PER_PART:
             parts.update(reading.write_part(store))
-            reading = IndexedModules()
+            reading = IndexCollector()
     parts.update(other_reader.take_new_parts(parts))
     if parts and reading.modules:
         parts.update(reading.write_part(store))
@@ -162,29 +164,29 @@ def _read_parts(store: Store, fans: list[str], parts: dict[str, set[str]], other
 def read_from_the_end(root: str, *, trust: bool) -> None:
     """Read the module directories into parts, backwards from the last, until a directory that another process has read.
 
-    Also stop if the parent has ended or has finished the rebuild. Modules that are not in a part yet are then left out.
-
-    This is the main function of a process that the rebuilding process starts. It skips directories with large or possibly damaged modules,
-    because only the rebuilding process reports damage. `trust` is the argument of `Cache`. Raise `OSError` if a part cannot be written.
+    Also stop if the parent has ended or has finished the rebuild. In each of these cases, modules that are not in a part yet are left out:
+    the parent reads them. This is the main function of a process that the rebuilding process starts. It skips directories with large or
+    possibly damaged modules, because only the rebuilding process reports damage. `trust` is the argument of `Cache`. Raise `OSError` if a
+    part cannot be written.
     """
     parent = os.getppid()
     store = Store(root, files=LateFiles(), trust=trust, open_beneath=path_opener())
     former_parts = known_parts(store)
     read_fans = {fan for name in former_parts if is_current(store, name) for fan in fans_of(name)}
-    reading, own_parts = IndexedModules(), set(former_parts)
+    reading, known_names = IndexCollector(), {*former_parts, MARK}
     for fan in sorted(set(store.fans()) - read_fans, reverse=True):
         names = {*store.names(PARTS)}
-        if os.getppid() != parent or MARK not in names or any(fan in fans_of(name) for name in names - own_parts - {MARK}):
+        if os.getppid() != parent or MARK not in names or any(fan in fans_of(name) for name in names - known_names):
             return
         is_read = reading.read_small(store, fan)
-        if reading.modules and (not is_read or len(reading.modules) >= _PART):
-            own_parts.update(reading.write_part(store))
-            reading = IndexedModules()
+        if reading.modules and (not is_read or len(reading.modules) >= _MODULES_PER_PART):
+            known_names.update(reading.write_part(store))
+            reading = IndexCollector()
     if reading.modules:
         reading.write_part(store)
 
 
-class IndexedModules:
+class IndexCollector:
     """Collects index entries from modules that are read one by one.
 
     Attributes:
@@ -231,7 +233,7 @@ class IndexedModules:
         if module is not None:
             self._add_entries(module_id, module)
 
-    def _add_entries(self, module_id: bytes, module: IndexedModule) -> None:
+    def _add_entries(self, module_id: bytes, module: IndexData) -> None:
         """Add the entries of a module to the tables."""
         indexed, entry, order, row, size = module
         self.modules[module_id] = entry
@@ -241,7 +243,7 @@ class IndexedModules:
         self.greatest = max(self.greatest, order.number)
 
     def write_part(self, store: Store) -> dict[str, set[str]]:
-        """Write the collected entries as a part. Return the part's name with the names of its directories. Raise `OSError` if it fails."""
+        """Write the collected entries as a part. Return its name and directories. Raise `OSError` if it cannot be written."""
         name = part_name(self._fans, self._begun)
         write_list(store, name, self.rows)
         data = index_merge.encode_segment(*self.entries(), self.greatest)
@@ -253,7 +255,7 @@ class IndexedModules:
         return sorted(self._functions), [self.modules[key] for key in sorted(self.modules)], self._requirements
 
 
-def _read_module(store: Store, module_id: bytes) -> IndexedModule | None:
+def _read_module(store: Store, module_id: bytes) -> IndexData | None:
     """Return the index data of a module, or None if the module is missing, unreadable, not for this host, or damaged.
 
     A damaged module is moved to quarantine. Raise `StorageError` for a shortage, and if the disk or the server failed to read the module:
@@ -272,7 +274,7 @@ def _read_module(store: Store, module_id: bytes) -> IndexedModule | None:
             raise
         return None
     try:
-        return _index_module(store, module, size, stamp)
+        return _index_data_of(store, module, size, stamp)
     except FormatError as error:
         store.condemn(module, error)
         return None
@@ -280,7 +282,7 @@ def _read_module(store: Store, module_id: bytes) -> IndexedModule | None:
         module.close()
 
 
-def _index_module(store: Store, module: ModuleFile, size: int, stamp: Stamp) -> IndexedModule:
+def _index_data_of(store: Store, module: ModuleFile, size: int, stamp: Stamp) -> IndexData:
     """Return everything that the index stores about a module, read from the module's own file.
 
     Raise `FormatError` if a record is damaged, or `StorageError` if the file cannot be read.
@@ -288,7 +290,7 @@ def _index_module(store: Store, module: ModuleFile, size: int, stamp: Stamp) -> 
     footer = module.footer()
     indexed = read_indexed_names(module)
     row = make_row(module.module_id, module.read(footer.image, footer.records), module.read(footer.content, footer.notes))
-    return IndexedModule(indexed, store.entry_of(module, stamp, len(indexed)).encode(), read_order(module), row, size)
+    return IndexData(indexed, store.entry_of(module, stamp, len(indexed)).encode(), read_order(module), row, size)
 
 
 def _open_module(store: Store, module_id: bytes) -> tuple[ModuleFile, int, Stamp]:

@@ -58,7 +58,7 @@ _held = _HeldLocks()
 _open: dict[int, _FlockLock] = {}
 
 
-def _disown() -> None:
+def _disown_all() -> None:
     """Close all lock files in a forked child, because the locks belong to the parent."""
     for lock in list(_open.values()):
         lock.disown()
@@ -127,7 +127,7 @@ def _lock_path(store: Store, name: str) -> str:
 def _acquire_within(lock: _FlockLock | _SoftLock, timeout: float, until: Callable[[], bool] | None) -> bool:
     """Try to take a lock for `timeout` seconds, or until `until`, if given, returns true. Return whether the lock was taken.
 
-    Raise `OSError` if the file system does not support locks.
+    Raise `OSError` if the file system does not support locks, or the lock file cannot be opened.
     """
     deadline = time.monotonic() + timeout
     pause = 0.002
@@ -157,7 +157,7 @@ class _FlockLock:
         self._owner = os.getpid()
 
     def acquire(self) -> bool:
-        """Try to take the lock, and return whether it was taken. Raise `OSError` if the file system does not support locks."""
+        """Try to take the lock, and return whether it was taken. See `_acquire_within` for the exception."""
         for _ in range(_MAX_ATTEMPTS):
             if self._descriptor < 0:
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -243,7 +243,7 @@ class _SoftLock:
         self._lock: Any = None
 
     def acquire(self) -> bool:
-        """Try to take the lock, and return whether it was taken. Raise `OSError` if the file system does not support locks."""
+        """Try to take the lock, and return whether it was taken. See `_acquire_within` for the exception."""
         from filelock import SoftFileLock, Timeout
 
         if self._lock is None:

@@ -142,7 +142,7 @@ def relation_key(name: str, relation: bytes, module: bytes) -> bytes:
 class SortedItems:
     """Collects items, and yields them once in the order of their keys, without duplicate keys.
 
-    Many items are sorted in parts, which wait in temporary files.
+    Many items are sorted in parts, which wait in temporary files. Raises `OSError` if a temporary file cannot be written or read.
     """
 
     def __init__(self, items: Iterable[Item] = ()) -> None:
@@ -152,7 +152,7 @@ class SortedItems:
             self.add(key, value)
 
     def add(self, key: bytes, value: bytes = b"") -> None:
-        """Add an item. Raise `OSError` if a temporary file cannot be written."""
+        """Add an item."""
         self._run.append((key, value))
         if len(self._run) >= _RUN:
             self._runs.append(_write_run(self._run))
@@ -164,7 +164,7 @@ class SortedItems:
 
 
 def _write_run(run: list[Item]) -> Iterator[Item]:
-    """Sort a run, write it to a scratch file, and return an iterator that reads it."""
+    """Sort items, write them to a temporary file, and return an iterator that reads them. See `SortedItems` for the exception."""
     run.sort(key=itemgetter(0))
     scratch = Scratch(encode_keys(merge_keys([run]), bytes))
     return SortedKeys(scratch.read, scratch.size).between(b"", _END)
@@ -211,7 +211,7 @@ def _module_of(key: bytes) -> bytes:
 
 
 class _List:
-    """The list of one segment, read from its file or made from its modules."""
+    """The list of one segment, read from its file or created. See `_create_keys` for the exception of the methods, except `open`."""
 
     def __init__(self, store: Store, segment: Segment, progress: Progress | None) -> None:
         self._store = store
@@ -220,7 +220,7 @@ class _List:
         self._keys: SortedKeys | None = None
 
     def keys(self) -> SortedKeys:
-        """Return the list's keys. The first call opens the file or creates the list. See `_create_keys` for the exception."""
+        """Return the list's keys. The first call opens the file or creates the list."""
         if self._keys is None:
             self._keys = self.open() or self._create_keys()
         return self._keys
@@ -236,23 +236,23 @@ class _List:
         return keys
 
     def between(self, start: bytes, end: bytes) -> Iterator[Item]:
-        """Yield the items with `start` <= key < `end`, in order. A damaged list is created again."""
+        """Yield the items with `start` <= key < `end`, in order. A damaged list is rebuilt."""
         try:
             for item in self.keys().between(start, end):
                 yield item
-                start = item[0] + b"\0"  # a recreated list continues after the last item
+                start = item[0] + b"\0"  # a rebuilt list continues after the last item
         except FormatError:
             yield from self.rebuild().between(start, end)
 
     def find(self, key: bytes) -> bytes | None:
-        """Return the value of a key, or None if the list does not contain the key. A damaged list is created again."""
+        """Return the value of a key, or None if the list does not contain the key. A damaged list is rebuilt."""
         try:
             return self.keys().find(key)
         except FormatError:
             return self.rebuild().find(key)
 
     def rebuild(self) -> SortedKeys:
-        """Discard the list, recreate it from the modules, and return its keys. See `_create_keys` for the exception."""
+        """Discard the list, create it from the modules, and return its keys."""
         remove_lists_of(self._store, [self.segment.name])
         self.segment.listed = None
         self._keys = self._create_keys()
@@ -286,7 +286,7 @@ class _List:
         return 0
 
     def _read_items(self) -> Iterator[Item]:
-        """Yield the items of the list, read from the modules. A damaged segment ends the iteration.
+        """Yield the items of the list, read from the modules. If the segment is damaged or cannot be read, the iteration ends.
 
         Raise `StorageError` if a module cannot be read at the moment (`is_shortage`).
         """
@@ -340,7 +340,10 @@ def _read_list(store: Store, opened: file_ops.Opened, offset: int, size: int) ->
 
 
 def _publish_list(store: Store, segment: str, items: Iterable[Item], gone: Container[bytes]) -> None:
-    """Write the list of a segment, without the modules in `gone`. Raise `OSError` if it cannot be written."""
+    """Write the list of a segment, without the modules in `gone`.
+
+    Raise `OSError` if the list cannot be written, or `FormatError` if an item is malformed.
+    """
     counter = _Counter(items, gone)
     path = store.path(MODULE_LISTS, _list_name(segment))
     publish(store.files, store.temporary, path, encode_keys(counter, counter.summary), sync=False)
@@ -398,11 +401,11 @@ class ModuleLists:
 
     Args:
         store: the directory, whose index is refreshed.
-        progress: called from time to time with (modules read, modules to read) while a list is made.
+        progress: called from time to time with (modules read, modules to read) while a list is created.
         recover: whether to rebuild an index that is missing or damaged, as a look-up does.
 
     Raises:
-        StorageError: the index cannot be read.
+        StorageError: the index cannot be read. Queries also raise it if a list must be created, and a module cannot be read at the moment.
     """
 
     def __init__(self, store: Store, progress: Progress | None = None, *, recover: bool = True) -> None:
@@ -494,8 +497,11 @@ class ModuleLists:
                 if name in names:
                     yield name, key[-DIGEST_SIZE:]
 
-    def of_bases(self, first_base: str, last_base: str) -> set[bytes]:
-        """Return the ids of the modules with functions, owners of parts, or groups whose bases are from `first_base` to `last_base`."""
+    def module_ids_of_bases(self, first_base: str, last_base: str) -> set[bytes]:
+        """Return the ids of the modules that have functions or groups with these bases, or parts of such functions.
+
+        The bases are those from `first_base` to `last_base`.
+        """
         module_ids = set()
         for letter in (b"n", b"p", b"g"):  # functions, owners of parts, groups
             start, end = letter + _encode_name(first_base) + b"\0", letter + _encode_name(last_base) + b"\1"
@@ -631,7 +637,7 @@ def _decode_name(data: bytes) -> str:
 
 
 def _encoded_counts(module_list: _List) -> bytes:
-    """Return the encoded counts of a list, or zeros if another version of compcache wrote the list. Rebuild a damaged list."""
+    """Return the encoded counts of a list, or zeros if another version of compcache wrote the list. A damaged list is rebuilt."""
     try:
         summary = module_list.keys().summary
     except FormatError:

@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ModuleSections", "needs_of", "read_graph", "read_notes"]
 
+#: The bytes at the end of a file that are read at once.
 _TAIL = 1 << 13
 
 
 class ModuleSections:
-    """An open module file. Only the checksum of its footer was verified.
+    """An open module file. Only the checksum of its footer was verified. `stored` is the number of bytes that it takes on disk.
 
     Raises:
         OSError: the file cannot be opened.
@@ -79,10 +80,7 @@ class ModuleSections:
 
 
 def read_graph(module: ModuleFile) -> ModuleGraph:
-    """Return the dependency graph of a module.
-
-    Raise `FormatError` if the file's footer or graph is damaged, or `StorageError` if the file cannot be read.
-    """
+    """Return a module's dependency graph. Raise `FormatError` if footer or graph are damaged, or `StorageError` for an unreadable file."""
     footer = module.footer()
     return decode_graph(module.read(footer.image + footer.records, footer.graph))
 

@@ -109,9 +109,9 @@ class Row(NamedTuple):
         return self.platform.is_pack
 
 
-_ANY = Platform("", "", "", "", "", 0, "")
+_NO_PLATFORM = Platform("", "", "", "", "", 0, "")
 #: Creates a row from its fields without a constructor call in Python.
-_new: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, Row)
+_new_row: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, Row)
 
 
 def make_row(module_id: bytes, records: bytes, notes: bytes) -> Row:
@@ -243,14 +243,14 @@ def decode_row_entry(data: bytes) -> RowEntry:
     """Decode one item of a row's `entries`. Raise `FormatError` if the data is malformed."""
     with as_format_error(_MALFORMED):
         entry = unpack(data, use_list=False)
-        row = _new((bytes(DIGEST_SIZE), _ANY, 0.0, (), (), (), (), (entry,), ""))  # because only rows can be checked
+        row = _new_row((bytes(DIGEST_SIZE), _NO_PLATFORM, 0.0, (), (), (), (), (entry,), ""))  # because only rows can be checked
         return _check_rows([row])[0].entries[0]
 
 
 def decode_rows(parts: Iterable[tuple[bytes, Platform, memoryview | bytes]]) -> list[Row]:
     """Decode rows from their module_ids, their platforms and the results of `encode_fields`. Raise `FormatError` if a row is malformed."""
     with as_format_error(_MALFORMED):
-        return _check_rows([_new((module_id, platform, *unpack(data, use_list=False))) for module_id, platform, data in parts])
+        return _check_rows([_new_row((module_id, platform, *unpack(data, use_list=False))) for module_id, platform, data in parts])
 
 
 def _check_rows(rows: list[Row]) -> list[Row]:
@@ -292,10 +292,7 @@ def _check_rows(rows: list[Row]) -> list[Row]:
 
 
 def _make_platform(fields: Iterable[object]) -> Platform:
-    """Create a platform from its decoded fields.
-
-    Raise `ValueError` if a field has the wrong type, or `TypeError` if the number of fields is wrong.
-    """
+    """Create a platform from its decoded fields. Raise `ValueError` or `TypeError` if a type or the number of fields is wrong."""
     platform = Platform(*fields)  # type: ignore[arg-type] # checked next
     if list(map(type, platform)) != [str] * 5 + [int, str]:
         found = ", ".join([type(field).__name__ for field in platform])
@@ -304,18 +301,15 @@ def _make_platform(fields: Iterable[object]) -> Platform:
 
 
 def read_row(store: Store, module_id: bytes) -> Row | None:
-    """Read a module's row from its file, or return None if the file is missing or damaged. Nothing is quarantined.
-
-    Raise `StorageError` if the file cannot be read at the moment (`is_shortage`).
-    """
+    """Read a module's row from its file. See `read_row_and_size` for None and the exception."""
     row_and_size = read_row_and_size(store, module_id)
     return row_and_size[0] if row_and_size is not None else None
 
 
 def read_row_and_size(store: Store, module_id: bytes) -> tuple[Row, int] | None:
-    """Return a module's row, and the size of the module on disk in bytes; None if the module is missing or damaged.
+    """Return a module's row, and the size of the module on disk in bytes. Nothing is quarantined.
 
-    Raise `StorageError` if the module cannot be read at the moment (`is_shortage`).
+    Return None if the module is missing, damaged, or unreadable. Raise `StorageError` if it is unreadable at the moment (`is_shortage`).
     """
     try:
         with ModuleSections(store, module_id) as module:

@@ -65,8 +65,9 @@ def assign_numbers(store: Store, groups: Sequence[Group], noted: Noted, look_ups
 
 
 def note_number(store: Store, number: int, noted: Noted) -> None:
-    """Record a number before a module with this number becomes visible. Do nothing for 0, or if `noted` has this or a greater number.
+    """Record a number before a module with this number becomes visible.
 
+    Do nothing for 0, or if `noted` has this or a greater number that this user has recorded.
     Ignore `OSError`, because the index has the number too.
     """
     if not number or _greatest_recorded(store, noted, number - 1) >= number:
@@ -88,7 +89,7 @@ def note_number(store: Store, number: int, noted: Noted) -> None:
 
 
 def _create_note(store: Store, path: str) -> None:
-    """Create an empty file, and its directory if it is missing. Raise `FileExistsError` if the file exists."""
+    """Create an empty file, and its directory if it is missing. Raise `OSError` if the file exists or cannot be created."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         store.files.open_owned(path, flags, FILE_MODE)

@@ -27,6 +27,6 @@ def open_segments(index: Index) -> tuple[Segment, ...]:
     while index.segments is not segments:  # a look-up lists the directory again where a segment was replaced
         segments = index.segments
         for segment in segments:
-            if not segment.greatest:  # not open yet
+            if not segment.greatest:  # not open yet: any look-up opens it, or reports that it cannot be read
                 index.look_up(segment, bytes(DIGEST_SIZE), modules=True)
     return segments

@@ -106,9 +106,10 @@ def clean_packs(store: Store, segments: Iterable[Segment], gone: Container[bytes
 def _merge_live_entries(store: Store, packs: Iterable[bytes], is_present: Callable[[bytes], bool]) -> set[bytes]:
     """Publish the live entries of packs as one pack, and remove the merged packs. Return the module_ids of the removed packs.
 
-    Signed and unsigned entries stay in two files, because a signature identifies their writer. Files of other users are not changed.
+    Signed and unsigned entries stay in two files, because a signature identifies their writer. Packs of other users, and packs for which
+    `_has_own_signature` returns None, are not changed.
 
-    Raise `StorageError` if the pack could not be stored.
+    Raise `StorageError` if a pack could not be stored. See `_has_own_signature` for another exception.
     """
     removed_packs: set[bytes] = set()
     groups: dict[bool, dict[bytes, list[EntryRecord]]] = {}

@@ -55,7 +55,7 @@ def ensure_stored(store: Store, loader: Loader, target: TypedCallTarget) -> bool
 
 
 def restore_providers(store: Store, modules: Iterable[LoadedModule], names: Collection[str]) -> None:
-    """Store loaded modules again that the store no longer has and that define functions or variables in `names`."""
+    """Store those loaded modules again that the store no longer has, if they define functions or variables in `names`."""
     for module in modules:
         publication = _read_publication(store, module) if not store.exists(module.module_id) else None
         if publication is not None and any(name in names for name, *_ in publication.indexed):

@@ -16,7 +16,9 @@ _IN_MEMORY = 1 << 20
 
 
 class Scratch:
-    """An append-only sequence of bytes. `size` is the number of bytes written. Everything raises `OSError` if the temporary file fails.
+    """An append-only sequence of bytes. `size` is the number of bytes written.
+
+    The constructor and the methods raise `OSError` if the temporary file cannot be created, written or read.
 
     Args:
         parts: the first bytes.

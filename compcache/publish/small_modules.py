@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from compcache.publish.module_rows import Row
     from compcache.store import Store
 
-__all__ = ["IndexedModule", "read_small_module"]
+__all__ = ["IndexData", "read_small_module"]
 
 #: Files of up to this many bytes are read whole.
 _SMALL = 1 << 20
 
 
-class IndexedModule(NamedTuple):
+class IndexData(NamedTuple):
     """The data of a module for the index and its lists.
 
     Attributes:
@@ -76,7 +76,7 @@ def _decode_header(head: bytes, rest: bytes) -> _Header:
     return _Header(required, target_id(required), image_flag(record.image_kind), needs)
 
 
-def read_small_module(store: Store, module_id: bytes) -> IndexedModule | None:
+def read_small_module(store: Store, module_id: bytes) -> IndexData | None:
     """Return the index data of a small, intact module, or None if the module must be examined further."""
     if store.mac_key or store.exposed or not store.verify:
         return None
@@ -85,11 +85,11 @@ def read_small_module(store: Store, module_id: bytes) -> IndexedModule | None:
         status = module.open(store)
         if not stat.S_ISREG(status.st_mode) or module.size > _SMALL or store.is_foreign(status):
             return None
-        return _index_module(module_id, read_at(store.files, module.opened, 0, module.size), status)._replace(size=module.stored)
+        return _index_data(module_id, read_at(store.files, module.opened, 0, module.size), status)._replace(size=module.stored)
     return None
 
 
-def _index_module(module_id: bytes, data: bytes, status: os.stat_result) -> IndexedModule:
+def _index_data(module_id: bytes, data: bytes, status: os.stat_result) -> IndexData:
     """Return the index data of a module from its bytes. Raise `FormatError` or `UnicodeDecodeError` if the module is damaged."""
     footer = decode_footer(data[-FOOTER_SIZE:], len(data))
     require_intact(footer, module_id, lambda at, size: data[at : at + size])
@@ -109,7 +109,7 @@ def _index_module(module_id: bytes, data: bytes, status: os.stat_result) -> Inde
     fields = footer.image, footer.records, header.target, header.flag, len(indexed), key, bytes(16)
     # The stamp is packed already, so it replaces the zeros of an entry without a stamp.
     entry = module_id + stamp + MODULE.pack(bytes(16), 0, 0, 0, 0, *fields)[len(module_id) + STAMP_SIZE :]
-    return IndexedModule(indexed, entry, order, row, len(data))
+    return IndexData(indexed, entry, order, row, len(data))
 
 
 def _read_notes(section: bytes) -> tuple[Order, float]:

@@ -50,7 +50,7 @@ def verify_module(store: Store, module: ModuleFile, status: os.stat_result, *, l
         store: the directory.
         module: the open file.
         status: the result of `fstat` on the file.
-        leave_stamp: whether to write a stamp.
+        leave_stamp: whether to write a stamp. This is done only if the store verifies digests, and the file has settled (`is_settled`).
         foreign: whether other users could change the file.
 
     Returns:
@@ -115,7 +115,9 @@ def _require_trusted(store: Store, module: ModuleFile, requirement: str) -> None
 
 
 def has_own_signature(store: Store, module: ModuleFile) -> bool:
-    """Return whether a module is signed with the store's publish key, in the directory or a layer. False without a publish key.
+    """Return whether a module is signed with the store's publish key, in the directory or a layer.
+
+    Without a publish key, the result is False.
 
     The store signs a new module only if all modules from which it is built are signed in this way. Code of other keys stays under their
     signatures, so that it is refused once they are no longer trusted.
@@ -133,7 +135,10 @@ def has_own_signature(store: Store, module: ModuleFile) -> bool:
 
 
 def uses_unsigned(store: Store) -> bool:
-    """Return whether a store uses modules that it publishes without a signature. Stamps of an exposed directory prove no trusted key."""
+    """Return whether a store uses modules that it publishes without a signature.
+
+    With trusted keys, the stamps of its publications let it use them. In a directory where others can write, no stamp is trusted.
+    """
     return not (store.trusted_keys and store.exposed)
 
 
@@ -165,7 +170,7 @@ def record_verified(store: Store, index: Index, entry: ModuleEntry) -> None:
 def condemn(store: Store, module: ModuleFile, error: FormatError) -> CompcacheError:
     """Implement `Store.condemn`: close the file, and return the exception to raise.
 
-    The file is read a second time, and quarantined only if it is still damaged. An intact file may come from another version.
+    The file is read a second time, and quarantined only if it is still damaged. An intact file comes from another version of compcache.
     """
     try:
         if isinstance(error, UnknownVersionError) or _is_intact(module):
@@ -179,7 +184,7 @@ def condemn(store: Store, module: ModuleFile, error: FormatError) -> CompcacheEr
 
 
 def _is_intact(module: ModuleFile) -> bool:
-    """Read the file again, and return whether its content is intact. False for a closed or special file.
+    """Read the file again, and return whether its content is intact. A closed or special file is not.
 
     Raise `StorageError` if the file cannot be read.
     """

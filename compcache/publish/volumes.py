@@ -59,7 +59,9 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Sequence[V
 
     The new volume never restores a removed module, even if this process is killed. Its list of removed modules is created first, so later
     removals are recorded there. Modules that were removed earlier are then added to the list. After that, the volume becomes visible.
-    `contents` are in the order of their ids. Raise `OSError` if the volume could not be written. Nothing has changed.
+    `contents` are in the order of their ids.
+
+    Raise `OSError` if the volume could not be written. All modules remain in their files and volumes.
     """
     remaining = iter(contents)
     samples = list(islice(remaining, _SAMPLES))
@@ -102,7 +104,7 @@ class _CompressedModules(NamedTuple):
 
 
 def _compress_modules(contents: Iterable[Content], dictionary: bytes, replaced: Sequence[Volume]) -> _CompressedModules:
-    """Compress modules with a dictionary. `replaced` are the volumes from which modules were read."""
+    """Compress modules with a dictionary. `replaced` are the volumes from which modules were read. See `Scratch` for the exception."""
     members, rows, sources = Scratch(), Scratch(), Scratch()
     with_dictionary = zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW, _MEMORY, zlib.Z_DEFAULT_STRATEGY, dictionary)
     for content in contents:

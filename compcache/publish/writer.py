@@ -72,6 +72,8 @@ def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], 
 
     Raises:
         StorageError: the modules could not be stored. The index is unchanged. Some of the files may exist.
+        FormatError: the notes or a record of a module are damaged.
+        MissingPackageError: the modules must be signed, and PyNaCl is not installed.
     """
     drafts = [_make_draft(store, module, order_of(decode_notes(module.sections.notes))) for module in modules]
     _publish_drafts(store, drafts, noted_numbers(store) if any(draft.order.number for draft in drafts) else [], sign=sign)
@@ -91,7 +93,8 @@ def publish_additions(
         For each addition, its module_ids with the published modules; and the module_ids of the files that were written.
 
     Raises:
-        StorageError: a maker of a module has a known fault, or the modules could not be stored. See `publish_modules`.
+        StorageError: a maker of a module has a known fault, or the modules could not be stored.
+        FormatError, MissingPackageError: see `publish_modules`.
     """
     store.require_writable(store.directory(MODULES))
     _require_sound(store, chain.from_iterable(additions))
@@ -176,7 +179,8 @@ def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, sign: bool) 
 
     A module that a layer has and lists is not published, so that the index lists only modules in the directory.
 
-    With `sign`, all modules are signed with the publish key, if the store has one. Raise `OSError` if a file could not be written.
+    With `sign`, all modules are signed with the publish key, if the store has one. Raise `OSError` if a file could not be written. See
+    `sign_module` for other exceptions.
     """
     if sign and store.publish_key is not None:
         for module_id, draft in drafts.items():
@@ -188,7 +192,7 @@ def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, sign: bool) 
         existing = None if draft.is_newest else _find_existing(store, module_id, elsewhere=not draft.order.number)
         if existing is not None and existing[0] == store.module_path(module_id):
             _, statuses[module_id], orders[module_id] = existing
-        elif existing is None or not all(_has_row(store, name, module_id) for name, *_ in draft.module.indexed[:1]):
+        elif existing is None or not all(_has_entry(store, name, module_id) for name, *_ in draft.module.indexed[:1]):
             missing.append(module_id)
     unindexed = [
         module_id
@@ -278,13 +282,13 @@ def _find_existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[
         return None  # a layer that cannot be read may have it
 
 
-def _has_row(store: Store, name: str, module_id: bytes) -> bool:
-    """Return whether an index, of the directory or of a layer, has a row for a name in a module."""
+def _has_entry(store: Store, name: str, module_id: bytes) -> bool:
+    """Return whether an index, of the directory or of a layer, has an entry for a name in a module."""
     return any(listed_id == module_id for _, _, listed_id, *_ in store.find_numbered(name))
 
 
 def _is_indexed(store: Store, module_id: bytes, status: os.stat_result, indexed: Sequence[tuple[str, int, str]], number: int) -> bool:
-    """Return whether the index has the stamp of a file's status, and the module's entries with this addition number."""
+    """Refresh the index. Return whether it has the stamp of a file's status, and the module's entries with this addition number."""
     index = store.index
     index.refresh()
     if not any(True for _ in index.verified(module_id, status)):

@@ -36,7 +36,7 @@ class AcceptedModule(NamedTuple):
 
 
 class AdoptedModule(NamedTuple):
-    """A module that was published: its id, its functions, and the functions that it imports."""
+    """A module that was published: its id, the names of its functions and entries of data, and the functions that it imports."""
 
     module_id: bytes
     names: tuple[str, ...]
@@ -48,8 +48,8 @@ def adopt_module(store: Store, data: bytes | memoryview, *, func_name: str, sign
 
     Args:
         store: the cache directory that receives the module.
-        data: the bytes of the module file.
-        func_name: a function that the module must realize.
+        data: the bytes of the module file. If the store has a `signing_key`, they must have its MAC.
+        func_name: a function that the module must realize, or the index name of an entry of data.
         signatures: the content of the publisher's signature file for the module. If the store has trusted keys, one of them must have
             signed the module. If the store has only its own key (`publish_key`), that key must have signed the module.
 
@@ -58,6 +58,7 @@ def adopt_module(store: Store, data: bytes | memoryview, *, func_name: str, sign
         IntegrityError: the module does not realize `func_name`, or a required signature is missing.
         PickleNotAllowedError: a global variable is pickled, and the cache has no key to check signatures with.
         StorageError: the module could not be stored.
+        MissingPackageError: a signature must be checked, and PyNaCl is not installed.
     """
     footer, sections, manifest = require_acceptable(store, data, func_name=func_name, signatures=signatures)
     keys = _accepted_keys(store)

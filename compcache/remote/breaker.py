@@ -5,8 +5,7 @@ epoch, or 0), and the length of that pause in seconds. A damaged or missing file
 
     healthy    look-ups go to the store
     doubtful   a request failed after several tries: the store is not asked until the helper has probed it, which is soon
-    open       three requests failed in a row: the store is not asked for 30 s, and twice as long after each further failure, up to 10
-        min
+    open       three requests failed in a row: the store is not asked for 30 s, and twice as long after each further failure, up to 600 s
     half-open  the pause is over: the next question makes the helper probe the store, and does not wait for the answer
 
 A silent store therefore delays one look-up of one process. Later processes are not delayed.
@@ -43,7 +42,7 @@ _RECHECK_SECONDS = 0.25
 
 
 class Breaker:
-    """The circuit breaker of a store. All processes read its file. Only the helper or a process that cannot reach the helper writes it."""
+    """The circuit breaker of a store. All processes read its file. Helpers, and processes whose questions failed, write it."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -73,20 +72,20 @@ class Breaker:
         if self._read_state() != (0, 0.0, 0.0):
             self._write_state(0, 0.0, 0.0)
 
-    def record_failure(self, *, is_doubtful: bool = False, probe: bool = False) -> None:
+    def record_failure(self, *, is_doubtful: bool = False, is_probe: bool = False) -> None:
         """Record that all tries of a request timed out or failed with an error of the store.
 
-        `probe` says that the request was a probe. After its failure, and with `is_doubtful`, the store is doubtful until the next probe.
-        While look-ups may not ask the store, only failures of probes count.
+        `is_probe` says that the request was a probe. After a failed probe, and with `is_doubtful`, the store is doubtful until the next
+        probe, unless the breaker opens. While look-ups may not ask the store, only failures of probes count.
         """
         failures, pause_end, pause = self._read_state()
-        if pause_end and not probe:
+        if pause_end and not is_probe:
             return  # a concurrent request has already recorded its failure
         failures += 1
         if failures >= _FAILURES:
             pause = min(2 * pause, _LONGEST_PAUSE) if pause else _FIRST_PAUSE
             pause_end = time.time() + pause
-        elif probe or is_doubtful:
+        elif is_probe or is_doubtful:
             pause_end = time.time() + _DOUBT
         self._write_state(failures, pause_end, pause)
 
@@ -136,7 +135,7 @@ class Gate:
     def are_all_open(self) -> bool:
         """Return whether all breakers are open. While they are, their files are read at most four times a second.
 
-        False if the directory of a breaker is not private: the look-up reports the error.
+        If the directory of a breaker is not private, the result is False.
         """
         now = time.time()
         if 0 < self._known_open_until - now <= _RECHECK_SECONDS:

@@ -152,7 +152,7 @@ class PackedFunction(NamedTuple):
 
 
 def _import_lzma() -> Any:
-    """Import and return `lzma`, or return None if this Python was built without it. Only the helper process imports it."""
+    """Import and return `lzma`, or return None if this Python was built without it."""
     with suppress(ImportError):
         return import_module("lzma")
     return None

@@ -214,7 +214,10 @@ class RemoteStore:
     def inquire(
         self, names: Iterable[str], *, plain: bool = False, insists: bool = False, compiles: bool = False, first: int = 0
     ) -> Inquiry | None:
-        """Request functions. Return None if there is nothing to request, no store gets requests now, or the helper cannot be asked.
+        """Request functions. Return None if nothing is requested.
+
+        This is so if there is no function to request, no store gets requests now, the helper cannot be asked, or this process has lately
+        waited in vain too often (`Patience.should_ask`).
 
         Args:
             names: the functions. Only content names are requested, unless `plain` is set.
@@ -248,7 +251,8 @@ class RemoteStore:
     def fetch(self, names: Iterable[str], *, plain: bool = False, insists: bool = False, first: int = 0) -> tuple[str, ...]:
         """Fetch functions and their imports into the local cache, and return the names of the fetched functions.
 
-        If the store does not answer, the remaining functions are not fetched. See `inquire` for the arguments.
+        If no answer arrives, the remaining functions are not fetched. With `insists`, functions that no store answered for are requested
+        again, as long as each round fetches a function. See `inquire` for the arguments.
         """
         unique_names = list(dict.fromkeys(names))
         fetched: list[str] = []
@@ -264,7 +268,7 @@ class RemoteStore:
                 break
             fetched += inquiry.fetched
             if insists and inquiry.fetched:
-                unique_names += inquiry.unanswered  # repeated as long as each round fetches a function
+                unique_names += inquiry.unanswered
         return tuple(fetched)
 
     def has(self, names: Sequence[str]) -> tuple[bool, ...]:
@@ -348,7 +352,10 @@ class RemoteStore:
                 yield from adopted.imports
 
     def _adopt_module(self, name: str, data: bytes | str, signatures: bytes, store: int) -> AdoptedModule | None:
-        """Publish a module, given as bytes or as the path of a file that the helper wrote. Return None if the module is not accepted."""
+        """Publish a module, given as bytes or as the path of a file that the helper wrote.
+
+        Return None if the module is not accepted, or cannot be read or stored.
+        """
         try:
             module = data if isinstance(data, bytes) else self._map_and_remove(data)
             adopted = adopt_module(self._store, module, func_name=name, signatures=signatures)

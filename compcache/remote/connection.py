@@ -291,7 +291,7 @@ def wake_helper(stores: Stores) -> None:
 
 
 def _start_helper(directory: str, stores: Stores) -> str:
-    """Start the helper unless this process has started it recently. Return "", or the reason why the helper cannot be reached."""
+    """Start the helper, unless this process has a running or just ended one. Return "", or the reason why it cannot be reached."""
     refused = os.path.join(directory, REFUSED)
     pid, started, failed_starts = _started.get(directory, _NOT_STARTED)
     if pid and _is_running(pid):
@@ -322,7 +322,7 @@ def _start_helper(directory: str, stores: Stores) -> str:
 
 
 def _is_running(pid: int) -> bool:
-    """Return whether the helper that this process started runs. False also in a forked child of this process."""
+    """Return whether the helper that this process started runs. In a forked child, the result is False."""
     with suppress(ChildProcessError):  # this process was forked, and the helper is a child of its parent
         return os.waitpid(pid, os.WNOHANG) == (0, 0)
     return False

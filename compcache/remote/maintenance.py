@@ -1,7 +1,4 @@
-"""Maintenance of remote stores: status, verification and garbage collection.
-
-All functions but `status` require a `Stores` with one store.
-"""
+"""Maintenance of remote stores: status, verification, garbage collection. All functions but `status` need a `Stores` with one store."""
 
 from __future__ import annotations
 
@@ -129,7 +126,7 @@ def _read_objects(
 def collect_garbage(
     store: Stores, *, older_than: float | None = None, unused_for: float | None = None, grace: float = GRACE, dry_run: bool = False
 ) -> RemoteGarbage:
-    """Remove garbage: cards that do not decode or whose module is missing, modules that no card names, packs that do not decode, leases.
+    """Remove garbage: cards that do not decode or whose modules are all missing, modules that no card names, damaged packs, leases.
 
     An object is removed only if this collection and another one at least `grace` seconds earlier, by the store's clock, find it to be
     garbage. Hence the first collection removes nothing.

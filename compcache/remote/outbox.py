@@ -125,7 +125,7 @@ class Outbox:
             os.unlink(os.path.join(self._directory, name))
 
     def size(self, *, waiting: bool = False) -> int:
-        """Return the total size of the files in bytes. With `waiting`, finished uploads are not counted."""
+        """Return the total size of the files in bytes. With `waiting`, only the files in `names` count."""
         total = 0
         for name in self.names() if waiting else self._upload_files():
             with suppress(OSError):

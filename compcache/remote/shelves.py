@@ -21,7 +21,7 @@ __all__ = ["card_key", "lease_of", "module_key", "pack_key", "platform_part_of",
 
 #: The layout of the store. A change of it, or of the format of cards, starts a new layout beside the old one.
 LAYOUT = "ccr3"
-_SAME = "cpu-"  # precedes the identity of a processor
+_PROCESSOR = "cpu-"  # precedes the identity of a processor
 _TABLE_VERSION = 22  # the version of LLVM's tables: levels must mean the same on every host of a fleet
 
 
@@ -40,17 +40,20 @@ def shelf_of(requirement: str) -> str:
     for level in _cpu_levels(platform):
         if level.processor.meets(features):
             return level.name
-    return _SAME + (made_on or digest([made_for.encode()], size=8).hex())
+    return _PROCESSOR + (made_on or digest([made_for.encode()], size=8).hex())
 
 
 def usable_shelves(processor: Processor) -> tuple[str, ...]:
     """Return the shelves whose code a processor can run, the best first."""
     levels = [level.name for level in _cpu_levels(platform_name()) if processor.meets(level.words)]
-    return (_SAME + processor.identity, *reversed(levels))
+    return (_PROCESSOR + processor.identity, *reversed(levels))
 
 
 def runs_also(shelf: str, other: str, platform: str | None = None) -> bool:
-    """Return whether a shelf is `other`, or CPU levels (of `platform`; None: this one) show that its processors run the code on `other`."""
+    """Return whether every processor of a shelf can run the code on `other`, as far as CPU levels show.
+
+    For shelves of single processors, the result is False unless both are the same. Without `platform`, the levels are this platform's.
+    """
     levels = [level.name for level in _cpu_levels(platform or platform_name())]
     return shelf == other or (shelf in levels and other in levels[: levels.index(shelf)])
 

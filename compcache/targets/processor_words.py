@@ -16,7 +16,7 @@ from compcache.formats.host import Processor, platform_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["as_text", "feature_words", "missing", "names_in", "processor_with", "required", "requirement_of", "words_of"]
+__all__ = ["as_text", "feature_words", "missing_features", "names_in", "processor_with", "required", "requirement_of", "words_of"]
 
 
 def as_text(features: Iterable[str]) -> str:
@@ -95,8 +95,8 @@ def processor_with(features: Iterable[str], platform: str, cpu: str) -> Processo
     return Processor(content, "", cpu=lambda: cpu)
 
 
-def missing(features: str, processor: Processor) -> tuple[str, ...]:
-    """Return the features that a processor lacks of a requirement that it does not meet: names, or words if no name is known."""
+def missing_features(features: str, processor: Processor) -> tuple[str, ...]:
+    """Return the features in a requirement that a processor lacks. If the name of none is known, return the words that it lacks."""
     known_words = feature_words(platform_name().partition("-")[0])
     items = features.rpartition(";")[2].split(",")
     absent_items = [item for item in items if not processor.meets(item)]

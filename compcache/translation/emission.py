@@ -52,7 +52,7 @@ __all__ = ["Prepared", "Translated", "emit", "table_symbols"]
 #: The prefix of the names under which a module has its own definitions of merged variables.
 _OWN = "compcache.own."
 #: The largest number of entry points that are compiled to separate objects.
-_FEW = 8
+_MAX_SEPARATE = 8
 
 
 class Prepared(NamedTuple):
@@ -96,7 +96,7 @@ class Translated(NamedTuple):
     contents: Mapping[str, bytes]  # digests of the content of symbols (compcache.content.functions)
     seconds: float = 0.0
     beside_code: bytes = b""  # a digest of the inputs that affect the functions and are not in the code
-    weak: frozenset[str] = frozenset()  # functions that definitions of other sources override
+    weak: frozenset[str] = frozenset()  # functions that definitions of other sources may override
     types: LinkTypes = LinkTypes({}, {})
     makers: str = ""  # the makers of the given code (compcache.formats.makers)
 
@@ -264,10 +264,10 @@ def _encode_symbols(definitions: Mapping[str, Definition], entries: Entries, pre
 def _entry_objects(points: tuple[EntryPoint, ...], level: int) -> EntryObjects:
     """Return objects with entry points for any processor of the architecture. The objects are cached, because modules share entry points.
 
-    Up to `_FEW` entry points have separate objects. More entry points are compiled together (`_objects_of`), because each object takes LLVM
-    two milliseconds and the linker one.
+    Up to `_MAX_SEPARATE` entry points have separate objects. More entry points are compiled together (`_objects_of`), because each object
+    takes LLVM two milliseconds and the linker one.
     """
-    groups = [(point,) for point in points] if len(points) <= _FEW else [points]
+    groups = [(point,) for point in points] if len(points) <= _MAX_SEPARATE else [points]
     objects = [data for group in groups for data in _objects_of(group, level)]
     return EntryObjects(tuple(objects), tuple(symbols_of_entries(points)))
 
@@ -315,7 +315,7 @@ def _must_run_later(constructors: pic.Constructors, definitions: Mapping[str, De
 
 
 def _is_external(name: str, definitions: Mapping[str, Definition]) -> bool:
-    """Return whether code outside of the module, which is not LLVM's own, defines a function."""
+    """Return whether code outside of the module defines a function. LLVM's intrinsics are not external."""
     return not name.startswith("llvm.") and (name not in definitions or definitions[name].kind == "declaration")
 
 

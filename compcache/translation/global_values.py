@@ -38,10 +38,7 @@ def _encode_globals(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...
 
 
 def encode_values(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]:
-    """Encode the global variables as (name, kind, encoded value), sorted by name.
-
-    Raise `GlobalValidationError` if a value cannot be stored.
-    """
+    """Encode globals as (name, kind, encoded value), sorted by name. Raise `GlobalValidationError` if a value cannot be stored."""
     definitions = {name: definition for name, (definition, _) in resolution.storage.items()}
     return tuple(sorted([(name, value.kind, encode_definition(value, name)) for name, value in definitions.items()]))
 

@@ -40,8 +40,8 @@ def weak_functions(text: str) -> frozenset[str]:
 def without_overridden(text: str, names: Collection[str]) -> str:
     """Replace the weak functions and aliases `names` in a printed module with declarations, and return the new text.
 
-    The definitions of these functions become internal functions with different names. Their labels and other aliases refer to these, as
-    in an object file. Functions in comdats are unchanged.
+    The definitions of these functions become internal functions with different names. Labels and other aliases then refer to the internal
+    functions, as in an object file. Functions in comdats are unchanged.
     """
     declared: list[str] = []
     bodies: dict[str, str] = {}  # references to the bodies of overridden functions, by those to the functions
@@ -61,7 +61,7 @@ def without_overridden(text: str, names: Collection[str]) -> str:
         return f"define internal {words}{bodies[match[2]]}({match[3]}"
 
     def replace_alias(match: re.Match[str]) -> str:
-        """Return "" for an overridden alias, and add its declaration to `declared`; other aliases refer to the bodies."""
+        """Return "" for an overridden alias, and add its declaration to `declared`. Let another alias refer to its function's body."""
         if referenced_name(match[1]) not in names or not _is_weak_function(match):
             return match[0].removesuffix(match[5]) + bodies.get(match[5], match[5])
         result, _, parameters = match[4].partition(" (")

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 __all__ = ["translate", "translate_again", "translate_member"]
 
 _EXTERNAL, _INTERNAL = "external", "internal"
-#: The length of the text of a small module.
+#: The text of a small module is shorter, in characters.
 _SMALL = 1 << 14
 
 
@@ -293,7 +293,10 @@ def _choose_exports(
     assembly: Collection[str],
     request: Request,
 ) -> tuple[Export, ...]:
-    """Return the exports of a module. `variables` are its lines of variables, and `assembly` has the symbols that its assembly defines."""
+    """Return the exports of a module. See `choose_exports` and `require_exports` for the exceptions.
+
+    `variables` are the module's lines of variables, and `assembly` has the symbols that its assembly defines.
+    """
     merged = pic.merged_variables(variables) if request.shared and not request.members else {}
     choose = partial(
         choose_exports,

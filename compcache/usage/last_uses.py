@@ -89,10 +89,7 @@ class LastUses:
         return starts, targets
 
     def _spread_uses(self, starts: array[int], targets: array[int]) -> None:
-        """Set the last use of each module to the latest use of itself and of all modules that need it.
-
-        See `_index_imports` for the arguments.
-        """
+        """Set each module's last use to the latest use of itself and of all modules that need it. Arguments: see `_index_imports`."""
         latest = self._latest
         visited = bytearray(len(latest))
         used_modules = [number for number, last_use in enumerate(latest) if last_use]

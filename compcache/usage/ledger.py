@@ -3,7 +3,7 @@
 Tools and processes that fill a journal use this module. A journal is sealed by renaming it. A process that had it open may still append
 to it for a moment, so a sealed journal is folded only after it has been unchanged for a minute. A fold publishes a sum, which names the
 files that it contains, and then removes these files. A reader between these steps, or after a fold that was killed, ignores files that
-another file contains. Folds take a lock; without working locks they need `force`.
+another file contains. Folds take a lock. Where locks do not work, only `fold` with `force` replaces files.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ _ATTEMPTS = 16
 #: The age in hours from which counters are kept by day instead of by hour.
 _HOURLY = 31 * 24
 _LOCK = "stats-fold"
-_MANY = 8  # files
+#: The least number of files that `fold_small` merges.
+_MIN_FILES = 8
 #: The size in bytes from which a file is searched instead of held in memory.
 _LONG = 1 << 19
 _MAGIC_SIZE = 8
@@ -532,7 +533,7 @@ def fold_small(files: Files, root: str) -> None:
         if not owned:
             return
         names = _seal_journals(store)
-        if len(names) < _MANY:
+        if len(names) < _MIN_FILES:
             return
         small = _smallest_files(store, names)
         contained = _read_contained(store, set(names).difference(small))
@@ -567,7 +568,7 @@ def _smallest_files(store: Store, names: Iterable[str]) -> list[str]:
     total = 0
     chosen: list[str] = []
     for size, name in sizes:
-        if len(chosen) >= _MANY // 2 and size > 2 * total:
+        if len(chosen) >= _MIN_FILES // 2 and size > 2 * total:
             break
         total += size
         chosen.append(name)

@@ -28,10 +28,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
-    """Convert a size like ``500M``, ``1.5 GiB`` or ``4096`` to bytes. Units are powers of 1024.
-
-    Raise `ValueError` if the text is not a valid size.
-    """
+    """Convert a size like ``500M``, ``1.5 GiB`` or ``4096`` to bytes; units are powers of 1024. Raise `ValueError` for any other text."""
     match = _SIZE.fullmatch(text)
     size = math.inf if match is None else float(match[1]) * _UNITS[match[2].lower()]
     if math.isinf(size):
@@ -40,10 +37,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Convert a duration like ``36h``, ``30d`` or ``1.5 h`` to seconds. The unit is required.
-
-    Raise `ValueError` if the text is not a valid duration.
-    """
+    """Convert a duration like ``36h``, ``30d`` or ``1.5 h`` to seconds. Raise `ValueError` for other text, such as one without a unit."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         problem = "has no unit" if text.strip().isdecimal() else "is not a valid duration"

@@ -17,7 +17,7 @@ from compcache.interrupts import reraise_interrupt
 from compcache.publish.module_lists import base_of
 from compcache.publish.module_rows import Platform, Row, read_row
 from compcache.store import Store
-from compcache.targets.processor_words import as_text, missing, names_in, required
+from compcache.targets.processor_words import as_text, missing_features, names_in, required
 from compcache.usage.folding import entries_in, find_parts_and_entries, fold
 from compcache.usage.last_uses import LastUses
 from compcache.usage.ledger import Uses, fold_long
@@ -262,7 +262,8 @@ def _functions_in(store: Store, overview: Overview, select: Callable[[str], obje
                     uses, last_use = ledger.uses.get((name_key(name), module_id), _NEVER)
                     last_use = max(last_use, imported.get(name, 0.0))
                 misses = missed.get(name_key(name), 0) if missed else 0
-                copy = _new((name, signature, 1, size, created, problem, modules_, uses, last_use, directories, misses, part_of, 1, 0, 0))
+                fields = name, signature, 1, size, created, problem, modules_, uses, last_use, directories, misses, part_of, 1, 0, 0
+                copy = _new_summary(fields)
                 earlier = by_name.setdefault(name, copy)
                 if earlier is not copy:
                     duplicates.setdefault(name, [earlier]).append(copy)
@@ -273,7 +274,7 @@ def _functions_in(store: Store, overview: Overview, select: Callable[[str], obje
 
 #: Create an `ExportedFunction` and a `FunctionSummary` from their fields, without a constructor call in Python.
 _new_function: Callable[[tuple[str, str]], ExportedFunction] = partial(tuple.__new__, ExportedFunction)
-_new: Callable[[tuple[Any, ...]], FunctionSummary] = partial(tuple.__new__, FunctionSummary)
+_new_summary: Callable[[tuple[Any, ...]], FunctionSummary] = partial(tuple.__new__, FunctionSummary)
 
 
 def _merge_copies(copies: list[FunctionSummary]) -> FunctionSummary:
@@ -350,4 +351,4 @@ def _platform_problem(store: Store, platform: Platform) -> str:
         return f"is for {platform.triple} (ABI {platform.abi})"
     processor = store.processor()
     texts = platform.features.split("\n")  # one for each group of functions; the first says enough, if no group can run
-    return "" if any(map(processor.meets, texts)) else f"needs {join_first(missing(texts[0], processor), _SHOWN_FEATURES)}"
+    return "" if any(map(processor.meets, texts)) else f"needs {join_first(missing_features(texts[0], processor), _SHOWN_FEATURES)}"

@@ -68,6 +68,6 @@ def write_estimate(store: Store, size: int, settled: int) -> None:
 
 
 def remember_size(store: Store, size: int) -> None:
-    """Replace the estimate by a measured size in bytes. A failure is ignored."""
+    """Replace the estimate by a measured size in bytes, and the size that the last sweep left by 0. A failure is ignored."""
     with suppress(OSError):
         write_estimate(store, size, 0)

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from compcache.usage.ledger import Ledger, SecondsOf
     from compcache.usage.module_files import Progress
 
-__all__ = ["Excerpts", "Overview", "Present", "Slice", "Slices", "count_modules", "look_over", "seconds_of", "statuses_of"]
+__all__ = ["Excerpts", "Overview", "PresentModules", "Slice", "Slices", "count_modules", "look_over", "seconds_of", "statuses_of"]
 
 #: The maximum number of modules that are counted exactly.
-_FEW = 4096
+_MAX_COUNTED = 4096
 
 
 class Overview(NamedTuple):
@@ -93,11 +93,11 @@ class Slice:
         unlisted = self._record_unlisted(listed_rows)
         return {module_id: row for module_id in self.present if (row := listed_rows.get(module_id) or unlisted.get(module_id)) is not None}
 
-    def kinds(self) -> dict[bytes, bool]:
+    def pack_flags(self) -> dict[bytes, bool]:
         """Return for each readable module whether it is a pack. See `_record_unlisted` for the exception."""
-        listed_kinds = self._slices.lists.pack_flags_of_directory(self.first)
-        unlisted = {module_id: row.is_pack for module_id, row in self._record_unlisted(listed_kinds).items()}
-        return {module_id: is_pack for module_id, is_pack in {**listed_kinds, **unlisted}.items() if module_id in self.present}
+        listed_flags = self._slices.lists.pack_flags_of_directory(self.first)
+        unlisted = {module_id: row.is_pack for module_id, row in self._record_unlisted(listed_flags).items()}
+        return {module_id: is_pack for module_id, is_pack in {**listed_flags, **unlisted}.items() if module_id in self.present}
 
     def _record_unlisted(self, listed: Mapping[bytes, object]) -> dict[bytes, Row]:
         """Record in the slices the existing modules that are not listed, and the listed modules that do not exist.
@@ -116,7 +116,7 @@ class Slice:
         return rows
 
 
-class Present:
+class PresentModules:
     """The existing modules and their sizes, for callers that proceed in the order of module_ids. One directory is in memory at a time."""
 
     def __init__(self, slices: Slices) -> None:
@@ -161,7 +161,7 @@ def count_modules(store: Store, progress: Progress | None = None) -> ListCounts:
     and modules that were removed otherwise than by a prune count until the next prune.
     """
     counts = ModuleLists(store, progress).counts()
-    if counts.modules + counts.packs > _FEW:
+    if counts.modules + counts.packs > _MAX_COUNTED:
         return counts
     count = packs = realizations = size = 0
     names: set[str] = set()
@@ -229,7 +229,9 @@ class Excerpts:
 
     def of_bases(self, first: str, last: str) -> list[tuple[Store, Overview]]:
         """Return the data about functions with bases from `first` to `last`: their modules, parts, groups, entries of data and users."""
-        selections = [_Selection(lists.of_bases(first, last), dict(_by_location(lists.entries(first, last)))) for lists in self.lists]
+        selections = [
+            _Selection(lists.module_ids_of_bases(first, last), dict(_by_location(lists.entries(first, last)))) for lists in self.lists
+        ]
         return self._read_selections(selections)
 
     def of_modules(self, module_ids: Iterable[bytes]) -> list[tuple[Store, Overview]]:
@@ -269,7 +271,7 @@ class Excerpts:
         """Add to `selection` all modules of the functions that own selected parts. Return the rows of the selected modules."""
         rows = lists.rows(selection.module_ids)
         for owner in {base_of(row.part_of) for row in rows.values() if row.part_of}:
-            selection.module_ids |= lists.of_bases(owner, owner)
+            selection.module_ids |= lists.module_ids_of_bases(owner, owner)
         rows.update(lists.rows(selection.module_ids - rows.keys()))
         return rows
 
@@ -326,9 +328,10 @@ def _add_importers(lists: ModuleLists, rows: dict[bytes, Row], steps: float = in
 
 
 def statuses_of(store: Store, module_ids: Iterable[bytes]) -> dict[bytes, FileStatus]:
-    """Return the status of each of these modules that exists, by module_id. Unreadable modules are left out.
+    """Return the status of each of these modules that exists, by module_id.
 
-    Raise `StorageError` if a module cannot be read, and `report_unreadable` raises.
+    `Store.report_unreadable` raises `StorageError` or issues a warning for a module that cannot be read. After a warning, the module is
+    left out.
     """
     statuses = {}
     for module_id in module_ids:

@@ -105,9 +105,9 @@ class FunctionSummary(NamedTuple):
 class EntrySummary(NamedTuple):
     """An entry of data. `size` is the size of its data in bytes.
 
-    `module_id` is the file that contains the entry since the time `created`. `pack` tells whether this file is a pack, which holds only
-    entries, or a module. The entry counts only if the modules in `requires` (module_ids) exist. `directory` is the directory that holds
-    the entry, the cache directory or a layer.
+    `module_id` identifies the file that has contained the entry since `created`. `pack` says whether this file is a pack, which contains
+    only entries, or a module. The entry counts only if the modules in `requires` (module_ids) exist. `directory` is the directory that
+    holds the entry, the cache directory or a layer.
     """
 
     name: str

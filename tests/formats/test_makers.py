@@ -78,7 +78,7 @@ def test_other_texts_are_refused_with_an_example(text: str) -> None:
 
 
 def test_stamps_stand_for_the_table_of_known_faults() -> None:
-    assert Store.known_faults == hit.KNOWN_FAULTS == known_faults.state()
+    assert Store.known_faults == hit.KNOWN_FAULTS == known_faults.faults_digest()
 
 
 def test_every_known_fault_means_versions() -> None:

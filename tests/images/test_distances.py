@@ -17,7 +17,7 @@ from compcache.arch.known import KNOWN, architecture
 from compcache.errors import CompileError, FormatError
 from compcache.formats.host import platform_name
 from compcache.images.elf.distances import DistanceTable, with_distances
-from compcache.images.elf.parts import ET_DYN, ET_REL, named, read_sections
+from compcache.images.elf.parts import ET_DYN, ET_REL, names_and_sections, read_sections
 from compcache.images.elf.reading import undefined_symbols
 from compcache.images.writer.write import write_shared
 
@@ -88,7 +88,7 @@ def test_the_writer_adds_what_it_would_find_in_the_file(names: tuple[str, ...]) 
 
 
 def contents(image: bytes, kind: int) -> dict[str, bytes]:
-    found = {name: image[s.offset : s.offset + s.size] for name, s in named(image, read_sections(image, kind))}
+    found = {name: image[s.offset : s.offset + s.size] for name, s in names_and_sections(image, read_sections(image, kind))}
     return {name: content for name, content in found.items() if name not in (".symtab", ".strtab", ".shstrtab")}
 
 
@@ -118,7 +118,7 @@ def test_nothing_else_of_the_object_changes() -> None:
     after = with_table(before)
 
     def contents(data: bytes) -> dict[str, bytes]:
-        return {name: data[s.offset : s.offset + s.size] for name, s in named(data, read_sections(data, ET_REL)) if name}
+        return {name: data[s.offset : s.offset + s.size] for name, s in names_and_sections(data, read_sections(data, ET_REL)) if name}
 
     changed = {name for name, content in contents(after).items() if contents(before).get(name) != content}
     assert {".rodata.compcache", ".rela.rodata.compcache"} <= changed <= {
@@ -136,7 +136,8 @@ def test_names_of_sections_may_be_a_table_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "code.s").write_text(text)
     subprocess.run(["as", "code.s", "-o", "code.o"], cwd=tmp_path, check=True)
     code = with_table((tmp_path / "code.o").read_bytes(), ("first",))
-    assert {".text", ".rodata.compcache", ".rela.rodata.compcache"} <= {name for name, _ in named(code, read_sections(code, ET_REL))}
+    names = {name for name, _ in names_and_sections(code, read_sections(code, ET_REL))}
+    assert {".text", ".rodata.compcache", ".rela.rodata.compcache"} <= names
     for image in (written(code), linked(code)):
         start, (distance,) = offsets(image, 1)
         assert ctypes.CFUNCTYPE(ctypes.c_int64)(start + distance)() == 1
@@ -176,6 +177,6 @@ def test_the_relocation_is_the_one_by_which_llvm_stores_distances(known: Archite
     """In tables for unwinding, on each architecture."""
     code = compile_object("define void @first() uwtable {\n  ret void\n}\n", f"{known.name}-unknown-linux-gnu")
     sections = read_sections(code, ET_REL)
-    (table,) = [section for title, section in named(code, sections) if title == ".rela.eh_frame"]
+    (table,) = [section for title, section in names_and_sections(code, sections) if title == ".rela.eh_frame"]
     (relocation,) = struct.iter_unpack("<QIIq", code[table.offset : table.offset + table.size])
     assert relocation[1] == known.relocations.distance

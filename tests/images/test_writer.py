@@ -20,7 +20,7 @@ from compcache.errors import FormatError, LinkerError
 from compcache.formats.host import platform_name
 from compcache.images import platform_symbols
 from compcache.images.elf.exported import shared_library
-from compcache.images.elf.parts import ET_DYN, named, read_sections
+from compcache.images.elf.parts import ET_DYN, names_and_sections, read_sections
 from compcache.images.elf.reading import (
     dynamic_defined,
     dynamic_required,
@@ -330,7 +330,7 @@ def test_large_constants_keep_their_section() -> None:
     text = '@c = constant [4 x i8] c"abcd", section "compcache.data.0"\ndefine i64 @check() {\n  %v = load i32, ptr @c\n  %w = zext i32 %v to i64\n  ret i64 %w\n}\n'  # noqa: E501
     image = written(text)
     assert run(image)() == int.from_bytes(b"abcd", "little")
-    found = dict(named(image, read_sections(image, ET_DYN)))["compcache.data.0"]
+    found = dict(names_and_sections(image, read_sections(image, ET_DYN)))["compcache.data.0"]
     assert image[found.offset : found.offset + found.size] == b"abcd"
 
 
@@ -395,7 +395,7 @@ define i64 @check() {
 """
     code = compile_object(text, "aarch64-unknown-linux-gnu")
     image, *_ = write_shared([code], export="check", optional=("other",), imports=(), providers={})
-    sections = dict(named(image, read_sections(image, ET_DYN), every=True))
+    sections = dict(names_and_sections(image, read_sections(image, ET_DYN), every=True))
     addresses = {row[0]: row[3] for row in _section_rows(image)}
     words = struct.unpack_from("<8I", image, sections[".text"].offset)
     start = addresses[".text"]
@@ -416,7 +416,7 @@ def _section_rows(image: bytes) -> list[tuple[str, int, int, int]]:
     """Name, type, flags and address of each section."""
     sections = read_sections(image, ET_DYN)
     (start,) = struct.unpack_from("<Q", image, 40)
-    names = [name for name, _ in named(image, sections, every=True)]
+    names = [name for name, _ in names_and_sections(image, sections, every=True)]
     return [(name, *struct.unpack_from("<4xIQQ", image, start + 64 * number)) for number, name in enumerate(names)]
 
 

@@ -114,7 +114,7 @@ def test_a_source_may_import_functions_of_those_before_it(cache: Cache) -> None:
 
 def test_sources_may_use_each_other_in_any_order(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the files of a library do: functions, variables and aliases, in circles, across groups."""
-    monkeypatch.setattr(many, "_GROUP", 2)
+    monkeypatch.setattr(many, "_BATCH", 2)
     even = (
         "declare i64 @odd(i64)\n@count = external global i64\ndefine i64 @even(i64 %n) {\n%c = load i64, ptr @count\n%d = add i64 %c, 1\n"
     )
@@ -144,7 +144,7 @@ def test_what_was_published_before_a_later_source_changed_it_does_not_stay(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("ctypes")  # as above
-    monkeypatch.setattr(many, "_GROUP", 1)
+    monkeypatch.setattr(many, "_BATCH", 1)
     user, own = ModuleSource(caller("user", "ffi_prep_cif")), ModuleSource(adder("ffi_prep_cif", 5))
     module_ids = cache.add_modules([user, *sources(2), own])
     assert cache.get_target("user")(1) == 6
@@ -326,7 +326,7 @@ def test_what_imports_a_module_that_cannot_be_linked_fails_with_it(cache: Cache,
 def test_groups_share_index_segments_and_become_visible_one_by_one(
     cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(many, "_GROUP", 3)
+    monkeypatch.setattr(many, "_BATCH", 3)
     seen = []
 
     def lazily() -> Iterator[ModuleSource]:
@@ -388,7 +388,7 @@ def test_a_read_only_cache_is_told_before_anything_is_compiled(directory: Path) 
 
 
 def test_an_interrupt_ends_it_and_what_was_published_stays(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(many, "_GROUP", 2)
+    monkeypatch.setattr(many, "_BATCH", 2)
 
     def interrupted() -> Iterator[ModuleSource]:
         yield from sources(5)
@@ -425,7 +425,7 @@ def test_a_killed_addition_leaves_a_healthy_cache(directory: Path) -> None:
     import os
     from compcache import Cache, ModuleSource
     from compcache.miss import many
-    many._GROUP = 2
+    many._BATCH = 2
     def sources():
         for number in range(10):
             if number == 5:
@@ -489,7 +489,7 @@ def test_an_entry_point_is_compiled_once_for_all_modules(cache: Cache, monkeypat
 
 
 def test_modules_that_wait_for_a_later_source_do_not_divide_the_groups_of_others(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(many, "_GROUP", 4)
+    monkeypatch.setattr(many, "_BATCH", 4)
     groups: list[int] = []
     publish = publication.publish_built
 

@@ -56,7 +56,7 @@ def test_the_platforms_names_are_those_of_the_sources(cache: Cache, directory: P
 
 
 def test_what_was_published_with_the_platforms_function_does_not_stay(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(many, "_GROUP", 1)
+    monkeypatch.setattr(many, "_BATCH", 1)
     codes = caller("user", "getopt"), adder("other", 1), adder("getopt", 5)
     module_ids = cache.add_modules([ModuleSource(code) for code in codes])
     assert cache.get_target("user")(-1) == 4

@@ -23,7 +23,7 @@ from compcache.processes import detached
 from compcache.publish import additions, apart, index_merge, index_parts, index_rebuild, module_lists, open_segments, verify
 from compcache.publish.additions import merge, merge_large
 from compcache.publish.index_merge import LARGE_LEVELS, SMALL_LEVELS
-from compcache.publish.index_rebuild import IndexedModules, read_from_the_end, rebuild_index
+from compcache.publish.index_rebuild import IndexCollector, read_from_the_end, rebuild_index
 from compcache.publish.locks import try_lock
 from compcache.store import Store
 from compcache.usage import ledger
@@ -86,23 +86,23 @@ class KilledError(Exception):
 def kill_after(monkeypatch: pytest.MonkeyPatch, parts: int) -> list[bytes]:
     """Let a rebuild end after so many parts; the modules that are read from now on."""
     read: list[bytes] = []
-    publish, add = IndexedModules.write_part, IndexedModules.add
+    publish, add = IndexCollector.write_part, IndexCollector.add
     left = [parts]
 
-    def publish_some(self: IndexedModules, store: Store) -> dict[str, set[str]]:
+    def publish_some(self: IndexCollector, store: Store) -> dict[str, set[str]]:
         if not left[0]:
             raise KilledError
         left[0] -= 1
         return publish(self, store)
 
-    def count(self: IndexedModules, store: Store, module_id: bytes) -> None:
+    def count(self: IndexCollector, store: Store, module_id: bytes) -> None:
         read.append(module_id)
         add(self, store, module_id)
 
-    monkeypatch.setattr(index_rebuild, "_PART", 4)
+    monkeypatch.setattr(index_rebuild, "_MODULES_PER_PART", 4)
     monkeypatch.setattr(index_parts, "_TICK", 0)
-    monkeypatch.setattr(IndexedModules, "write_part", publish_some)
-    monkeypatch.setattr(IndexedModules, "add", count)
+    monkeypatch.setattr(IndexCollector, "write_part", publish_some)
+    monkeypatch.setattr(IndexCollector, "add", count)
     return read
 
 
@@ -406,7 +406,7 @@ def test_additions_that_fill_no_small_level_are_merged(directory: Path, monkeypa
             for number in range(10):
                 cache.add_module(ModuleSource(adder(f"f{number}", number)))
         while cache._store.index.refresh() or sum(segment.level in LARGE_LEVELS for segment in cache._store.index.segments) > 3:
-            merge(cache._store, is_listed=True)  # like a later addition: the last one may have met the end of another merge
+            merge(cache._store, is_fresh=True)  # like a later addition: the last one may have met the end of another merge
             time.sleep(0.05)
         assert all(cache.has(f"f{number}") for number in range(10))
 

@@ -266,7 +266,7 @@ def test_the_breaker_opens_after_three_failures_until_a_probe_is_answered(tmp_pa
     assert (other.is_open(), other.is_half_open(), breaker.allows_lookups()) == (False, True, False)
     breaker.record_failure()  # a look-up that was on its way: it is the probe that counts
     assert breaker.is_half_open()
-    breaker.record_failure(probe=True)
+    breaker.record_failure(is_probe=True)
     assert breaker.state() == (4, 60.0)
     now += 60.0
     breaker.record_success()
@@ -291,6 +291,6 @@ def test_a_look_up_that_failed_casts_doubt_on_the_store_at_once(tmp_path: Path) 
     assert other.allows_lookups()
     breaker.record_failure(is_doubtful=True)
     for _ in range(2):
-        breaker.record_failure(probe=True)
+        breaker.record_failure(is_probe=True)
     assert (other.is_open(), other.is_doubtful()) == (True, False)
     assert breaker.state()[1] > 20

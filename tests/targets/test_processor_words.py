@@ -21,7 +21,7 @@ import compcache
 from compcache.arch.known import architecture
 from compcache.formats.host import ABI_VERSION, Processor, platform_name, read_processor, requirement
 from compcache.targets.cpu_table import cpu_table
-from compcache.targets.processor_words import feature_words, missing, required, requirement_of
+from compcache.targets.processor_words import feature_words, missing_features, required, requirement_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -157,7 +157,7 @@ def test_every_processor_runs_the_code_of_those_whose_features_it_has(tmp_path: 
             if processor.meets(features) != (used <= told[reader]):
                 wrong.append(f"{reader} with code of {maker}")
             if not processor.meets(features):
-                assert set(missing(features, processor)) == used - told[reader]
+                assert set(missing_features(features, processor)) == used - told[reader]
             runs += processor.meets(features)
     assert wrong == []
     assert len(told) < runs < len(told) ** 2
@@ -170,7 +170,7 @@ def test_code_with_a_feature_of_unknown_bits_runs_on_the_same_processor_alone() 
     assert Processor(words, "5e").meets(features)
     assert not Processor(words, "another").meets(features)
     assert not Processor(words, "").meets(features)
-    assert missing(features, Processor(words, "another")) == ("of-the-future",)
+    assert missing_features(features, Processor(words, "another")) == ("of-the-future",)
     nobody = requirement_of(frozenset(("of-the-future",)), frozenset(), "x86_64-linux-elf", "")
     assert not Processor(words, "").meets(nobody)
 

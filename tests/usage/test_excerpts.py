@@ -40,7 +40,7 @@ def mixed(request: pytest.FixtureRequest, cache: Cache, monkeypatch: pytest.Monk
     cache._store.stats.flush()
     if request.param != "few":
         monkeypatch.setattr(module_lists, "_FEW", 0)
-        monkeypatch.setattr(snapshot, "_FEW", 0)
+        monkeypatch.setattr(snapshot, "_MAX_COUNTED", 0)
     if request.param == "merged":
         merge(cache._store.index, store=cache._store)
     return cache

@@ -508,7 +508,7 @@ def test_the_content_of_large_caches_is_counted_without_reading_lists(cache: Cac
         monkeypatch.setattr(module_lists, name, 0)
     cache.add_modules([ModuleSource(adder(f"f{number}", number)) for number in range(3)])
     exact = cache.stats()
-    monkeypatch.setattr(counting, "_FEW", 0)
+    monkeypatch.setattr(counting, "_MAX_COUNTED", 0)
     monkeypatch.setattr(SortedKeys, "between", None)
     stats = cache.stats()
     assert (stats.modules, stats.functions, stats.realizations) == (exact.modules, exact.functions, exact.realizations) == (3, 3, 3)

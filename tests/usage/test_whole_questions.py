@@ -28,7 +28,7 @@ from compcache.usage import costs as costs_module
 from compcache.usage import listings, sorting
 from compcache.usage.costs import Cost, costs
 from compcache.usage.listings import functions, listed_modules, modules
-from compcache.usage.snapshot import Present, Slices, look_over
+from compcache.usage.snapshot import PresentModules, Slices, look_over
 from compcache.usage.sorting import in_order
 from compcache.usage.statistics import cache_stats
 
@@ -125,7 +125,7 @@ def peaks(store: Store, modules_: int) -> list[int]:
     policy = PrunePolicy(max_modules=modules_ - 100, unused_for="30d")
     return [
         peak(lambda: cache_stats(store, None)), peak(lambda: check(store, checksums=False)), peak(lambda: sum(1 for _ in costs(store))),
-        peak(lambda: propose(store, policy)), peak(lambda: merge_all(store, set(), Present(Slices(store)))),
+        peak(lambda: propose(store, policy)), peak(lambda: merge_all(store, set(), PresentModules(Slices(store)))),
     ]  # fmt: skip
 
 
@@ -165,7 +165,7 @@ def test_a_check_without_checksums_reads_each_module_once(
     store = Store(root, files=Unsynced())
     for number in range(300):  # names far apart import each other
         publish_module(store, number, [f"f{number}"], [f"f{number * 7 % 300}"])
-    merge_all(store, set(), Present(Slices(store)))
+    merge_all(store, set(), PresentModules(Slices(store)))
     ModuleLists(store).counts()
     files = CountingFiles()
     read_modules.clear()
@@ -203,7 +203,7 @@ def test_a_report_searches_no_list_for_single_modules(store: Store, monkeypatch:
 
     monkeypatch.setattr(module_lists._List, "between", record)
     monkeypatch.setattr(module_lists._List, "find", record_find)
-    merge_all(store, set(), Present(Slices(store)))
+    merge_all(store, set(), PresentModules(Slices(store)))
     searches.clear()
     found = [row for row in costs(store) if row.realizations > 1]
     assert found

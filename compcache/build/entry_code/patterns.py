@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["generate_code"]
 
-_WORD, _VIEW = 8, 80
+_WORD, _VIEW = 8, 80  # the sizes of a word and of a `Py_buffer`, in bytes
 _VIEW_OBJECT, _VIEW_SIZE = 8, 16
 _MINUS_ONE = 0xBFF0000000000000  # as a double
 _FLOATS = {"float": 4, "double": 8}
@@ -222,7 +222,7 @@ class _Pattern:
     def _convert_integer(self, index: int, size: int, *, signed: bool) -> None:
         """Emit the conversion of an argument to an integer of `size` bytes, which is signed if `signed` is true.
 
-        A number that does not fit fails the call.
+        The call fails if the number does not fit.
         """
         assembler = self._assembler
         check, back = self._error_check_labels(index)

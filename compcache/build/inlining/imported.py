@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
-from compcache.build.inlining.offers import IS_MODE, MOST_INSTRUCTIONS, type_of
+from compcache.build.inlining.offers import MODE_ATTRIBUTE, MOST_INSTRUCTIONS, type_of
 from compcache.build.ir_text import change_lines, lines_from, quote, read_module, referenced_name, references
 from compcache.build.merging import declared_promises, named_types, without_tbaa_of_calls
 from compcache.build.slots import is_known_by_name
@@ -36,7 +36,7 @@ _QUOTED = re.compile(r'@?"[^"]*"')
 #: The most instructions that are inlined into one module.
 _MOST_IN_ALL = 50 * MOST_INSTRUCTIONS
 #: The factor for the size limit at each level of calls: LLVM's factor for ThinLTO. It limits chains to about ten bodies.
-_NEXT = 0.7
+_LIMIT_FACTOR = 0.7
 
 
 class Provided(NamedTuple):
@@ -89,7 +89,7 @@ def link_offered_bodies(
     declared = {value.name for value in values.functions if value.is_declaration} if symbols else ()
     names = [name for name, symbol in symbols.items() if symbol in declared]
     # A member of an archive may define a function that bodies take from the platform.
-    if not names or IS_MODE.search(text) or any(isinstance(library, Archive) for library in resolution.libraries):
+    if not names or MODE_ATTRIBUTE.search(text) or any(isinstance(library, Archive) for library in resolution.libraries):
         return resolution, NOTHING_INLINED
     symbols |= {export.name: export.symbol for export in exports if not export.link_only and is_content_name(export.name)}
     return _BodyLinker(module, context, text, values, resolution, symbols, is_beside).link_bodies(names, provided)
@@ -120,8 +120,8 @@ class _BodyLinker:
         self._symbols = symbols  # by content name
         self._is_beside = is_beside
         self._heads = {value.name: value.text.partition(" ")[2] for value in values.functions}
-        self._own = {value.name for value in (*values.functions, *values.variables) if not value.is_declaration}
-        self._present = {value.name for value in (*values.functions, *values.variables)}
+        self._defined_symbols = {value.name for value in (*values.functions, *values.variables) if not value.is_declaration}
+        self._symbols_in_use = {value.name for value in (*values.functions, *values.variables)}
         self._types = named_types(text)
         self._promises = declared_promises(text)
         self._room = _MOST_IN_ALL
@@ -134,17 +134,17 @@ class _BodyLinker:
 
         `provided` returns the offered bodies among the requested functions, by name.
         """
-        requested = set(names) | {name for name, symbol in self._symbols.items() if symbol in self._own}
+        requested = set(names) | {name for name, symbol in self._symbols.items() if symbol in self._defined_symbols}
         waiting, max_instructions = tuple(names), float(MOST_INSTRUCTIONS)
         while waiting and max_instructions >= 1:
             offers = codegen.call_in_caller(provided, waiting)
             linked = [offers[name] for name in waiting if name in offers and self._link_body(offers[name], max_instructions)]
-            max_instructions *= _NEXT
+            max_instructions *= _LIMIT_FACTOR
             waiting = tuple(dict.fromkeys([name for offer in linked for name in offer.body.imports if name not in requested]))
             requested.update(waiting)
         if not self._linked:
             return self._resolution, NOTHING_INLINED
-        imports = {symbol: name for name, symbol in self._symbols.items() if symbol not in self._own}
+        imports = {symbol: name for name, symbol in self._symbols.items() if symbol not in self._defined_symbols}
         resolution = self._resolution._replace(imports={**imports, **self._resolution.imports})
         return resolution, self._linked_functions()
 
@@ -158,7 +158,7 @@ class _BodyLinker:
             return False
         symbols = {name: self._symbols.get(name, name) for name in (body.name, *body.imports)}
         # The module has another symbol of this name.
-        if any(symbol == name and name not in self._symbols and symbol in self._present for name, symbol in symbols.items()):
+        if any(symbol == name and name not in self._symbols and symbol in self._symbols_in_use for name, symbol in symbols.items()):
             return False
         code = _with_symbols(without_tbaa_of_calls(body.code), symbols)
         if not self._states_promises(code):
@@ -175,14 +175,14 @@ class _BodyLinker:
             return False
         self._room -= body.instructions
         self._symbols |= symbols
-        self._present.update(symbols.values())
+        self._symbols_in_use.update(symbols.values())
         self._linked[symbol] = offer, references(code)
         return True
 
     def _is_platform_function(self, native: str) -> bool:
         """Return whether a symbol refers to the platform's function in this module. The result is False if that is not certain."""
         resolution = self._resolution
-        if any(native in symbols for symbols in (self._own, resolution.imports, resolution.storage, resolution.null)):
+        if any(native in symbols for symbols in (self._defined_symbols, resolution.imports, resolution.storage, resolution.null)):
             return False
         return not resolution.libraries and not self._is_beside(native)
 

@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from compcache.build.exports import Export
     from compcache.build.slots import Resolution
 
-__all__ = ["IS_MODE", "LOCAL", "MOST_INSTRUCTIONS", "offered_bodies", "type_of"]
+__all__ = ["LOCAL", "MODE_ATTRIBUTE", "MOST_INSTRUCTIONS", "offered_bodies", "type_of"]
 
 #: LLVM's own limit for functions that ThinLTO imports from other modules.
 MOST_INSTRUCTIONS = 100
 #: The prefix of the names of a body's own functions and constants.
 LOCAL = "compcache.local."
 _MOST_LINES = 4 * MOST_INSTRUCTIONS
-_MOST_CONSTANT = 4096
+_MOST_CONSTANT = 4096  # characters of a constant's line
 #: Attributes that change the arithmetic of a whole function. Functions with such attributes are not offered, and inline no bodies.
-IS_MODE = re.compile(
+MODE_ATTRIBUTE = re.compile(
     r'\bstrictfp\b|"denormal-fp-math|"no-(?:infs|nans|signed-zeros)-fp-math"="true"|"(?:unsafe|approx-func)-fp-math"="true"'
 )
 
@@ -454,7 +454,7 @@ def _split_attributes(attributes: str) -> list[str]:
 
 def _check_attributes(attributes: str) -> None:
     """Raise `_NotOffered` if an attribute changes the meaning of code or is not known to be harmless."""
-    if IS_MODE.search(attributes):
+    if MODE_ATTRIBUTE.search(attributes):
         raise _NotOffered
     for word in _split_attributes(attributes):
         name = word.partition("=")[0] if word[0] == '"' else word.partition("(")[0]

@@ -236,10 +236,7 @@ class LinkedClosures:
         return is_known_valid
 
     def exclude(self, sources: Sources) -> bool:
-        """Exclude the closures that a failed load has used from its repetition, unless they are loaded.
-
-        Return whether a closure was excluded.
-        """
+        """Exclude the closures that a failed load has used, unless they are loaded. Return whether a closure was excluded."""
         # Two closures can exclude each other. A function that is realized in both then has no usable realization, although the module that
         # defines it is usable.
         loaded = {module.module_id for module in self._loader.loaded_modules() if module.committed}

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from compcache.hit.loader import Choice, LoadedModule, Loader, Source
 
 __all__ = [
-    "defines_for_all", "have_providers", "living_provider", "provider_updates", "refuse_other_mapping", "refuse_second_provider",
+    "agree_with_providers",
+    "defines_for_all",
+    "living_provider",
+    "provider_updates",
+    "refuse_other_mapping",
+    "refuse_second_provider",
     "second_provider_error",
 ]  # fmt: skip
 
@@ -94,7 +99,7 @@ def provider_updates(loader: Loader, chosen: dict[str, Choice], weak: Callable[.
     return updates
 
 
-def have_providers(loader: Loader, chosen: dict[str, Choice]) -> bool:
+def agree_with_providers(loader: Loader, chosen: dict[str, Choice]) -> bool:
     """Return whether no variable of a load has another provider than the chosen module. Another thread may have bound the variable."""
     for name, choice in chosen.items():
         if choice.record.signature.startswith(LINK_ONLY):

@@ -85,7 +85,7 @@ class SharedLibrary:
         chain = start + buckets * _HASH.size
         while number >= first_number:
             (hash_value,) = _HASH.unpack_from(self._hash, chain + (number - first_number) * _HASH.size)
-            if hash_value | 1 == wanted_hash | 1:
+            if hash_value | 1 == wanted_hash | 1:  # the lowest bit only marks the end of a chain
                 string, _, _, section, _, _ = parts.SYMBOL.unpack_from(self._symbols, number * parts.SYMBOL.size)
                 if section and self._strings.startswith(name + b"\0", string):
                     yield number

@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 __all__ = [
     "ELF_MAGIC", "ET_DYN", "ET_REL", "SECTION", "SHF_ALLOC", "SHT_DYNAMIC", "SHT_DYNSYM", "SHT_NOBITS", "SHT_PROGBITS", "SHT_RELA",
     "SHT_SYMTAB", "STB_GLOBAL", "STB_WEAK", "SYMBOL", "Header", "Section", "StringTable", "Symbol", "align_up", "all_object_symbols",
-    "dynamic_entries", "find_section", "is_elf", "named", "object_symbols", "read_bytes", "read_header", "read_linked_strings",
+    "dynamic_entries", "find_section", "is_elf", "names_and_sections", "object_symbols", "read_bytes", "read_header", "read_linked_strings",
     "read_sections", "read_string", "read_symbols", "read_table",
 ]  # fmt: skip
 
@@ -182,7 +182,7 @@ def all_object_symbols(data: bytes) -> tuple[Symbol, ...]:
     return () if table is None else tuple(read_symbols(data, sections, table, local=True))
 
 
-def named(data: bytes, sections: tuple[Section, ...], *, every: bool = False) -> Iterator[tuple[str, Section]]:
+def names_and_sections(data: bytes, sections: tuple[Section, ...], *, every: bool = False) -> Iterator[tuple[str, Section]]:
     """Yield (name, section) for the sections of a file, or nothing if its sections have no names. Raise `FormatError` for a malformed file.
 
     Sections without content in the file are yielded only with `every`.
@@ -198,10 +198,7 @@ def named(data: bytes, sections: tuple[Section, ...], *, every: bool = False) ->
 
 
 def read_symbols(data: bytes, sections: tuple[Section, ...], table: Section, *, local: bool = False) -> Iterator[Symbol]:
-    """Return the non-local symbols of a table; with `local`, also the local symbols and the null symbol.
-
-    Raise `FormatError` for a malformed file.
-    """
+    """Return the non-local symbols of a table, or with `local`, all, even the null symbol. Raise `FormatError` for a malformed file."""
     strings = read_linked_strings(data, sections, table)
     rows = list(SYMBOL.iter_unpack(read_table(data, table, SYMBOL)))
     positions = range(table.offset, table.offset + table.size, SYMBOL.size)

@@ -82,10 +82,7 @@ def rename_versioned(data: bytes) -> bytes:
 
 
 def rename_undefined(data: bytes, names: Mapping[str, str]) -> bytes:
-    """Rename undefined symbols of an object, and return the changed object. `names` maps old names to new names.
-
-    Raise `FormatError` for a malformed file.
-    """
+    """Return the object with undefined symbols renamed, from old to new, by `names`. Raise `FormatError` for a malformed file."""
     symbols = [symbol for symbol in parts.object_symbols(data) if symbol.name in names and not symbol.defined]
     return _rename_symbols(data, [(symbol, names[symbol.name]) for symbol in symbols])
 
@@ -198,7 +195,7 @@ def with_sections(data: bytes, contents: Mapping[str, bytes]) -> bytes:
     Raise `FormatError` if the object is malformed, or the length of a section would change.
     """
     edits = []
-    for name, section in parts.named(data, parts.read_sections(data, parts.ET_REL)):
+    for name, section in parts.names_and_sections(data, parts.read_sections(data, parts.ET_REL)):
         if name in contents:
             if len(contents[name]) != section.size:
                 raise FormatError(f"the section {name} has {section.size} bytes, but its new content has {len(contents[name])} bytes")

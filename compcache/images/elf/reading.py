@@ -88,10 +88,7 @@ def dynamic_undefined(data: bytes) -> tuple[str, ...]:
 
 
 def dynamic_required(data: bytes) -> tuple[str, ...]:
-    """Return the names of the undefined strong symbols of a shared object, without which it cannot be loaded.
-
-    Raise `FormatError` for a malformed file.
-    """
+    """Return the names of the undefined strong symbols of a shared object. Raise `FormatError` for a malformed file."""
     return tuple([symbol.name for symbol in _dynamic_symbols(data) if not symbol.defined and symbol.binding != parts.STB_WEAK])
 
 
@@ -152,7 +149,7 @@ def _read_chain(content: bytes, record: Struct, position: int, count: int) -> It
 
 def named_sections(data: bytes, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
     """Yield (name, content) of each section of a relocatable object whose name is in `names`. Raise `FormatError` for a malformed file."""
-    for name, section in parts.named(data, parts.read_sections(data, parts.ET_REL)):
+    for name, section in parts.names_and_sections(data, parts.read_sections(data, parts.ET_REL)):
         if name in names:
             yield name, parts.read_bytes(data, section.offset, section.size, f"the section {name}")
 
@@ -165,7 +162,7 @@ def sections_with_prefix(data: bytes, prefix: str) -> dict[str, bytes]:
     sections = parts.read_sections(data, parts.read_header(data).type)
     return {
         name: parts.read_bytes(data, section.offset, section.size, f"the section {name}")
-        for name, section in parts.named(data, sections)
+        for name, section in parts.names_and_sections(data, sections)
         if name.startswith(prefix)
     }
 
@@ -179,7 +176,7 @@ def data_of(data: bytes, names: Collection[str], section_names: Collection[str])
     sections = parts.read_sections(data, parts.ET_REL)
     usable = {
         number
-        for number, (name, section) in enumerate(parts.named(data, sections, every=True))
+        for number, (name, section) in enumerate(parts.names_and_sections(data, sections, every=True))
         if section.type == parts.SHT_PROGBITS and name in section_names
     }
     usable -= {table.info for table in sections if table.type == parts.SHT_RELA}

@@ -41,10 +41,7 @@ def version_of(linker: Linker) -> tuple[str, str]:
 
 @functools.lru_cache(maxsize=16)
 def _query_version(argv: tuple[str, ...], state: tuple[int, ...]) -> tuple[str, str]:  # noqa: ARG001 - part of the cache's key
-    """Return the name and version that a linker prints, or "linker" and "" if it is not known.
-
-    Raise `OSError` if it cannot be run now, or fails.
-    """
+    """Return the linker's name and version, or ("linker", "") if unknown. Raise `OSError` if it cannot be run now, or fails."""
     environment = {**os.environ, "LC_ALL": "C"}
     try:
         completed = subprocess.run(

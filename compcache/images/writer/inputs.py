@@ -41,17 +41,17 @@ _OSABI_AT, _SYSTEMS = 7, (0, 3)
 
 _KNOWN_FLAGS = SHF_WRITE | parts.SHF_ALLOC | SHF_EXECINSTR | SHF_MERGE | SHF_STRINGS | SHF_TLS | _SHF_INFO_LINK | _SHF_GROUP | _SHF_RETAIN
 #: The mapped sections of an image. A section of an object whose name has one of these names before a dot becomes a part of that section.
-_MAPPED = (
+_MAPPED_SECTIONS = (
     ".text", ".rodata", ".data.rel.ro", ".data", ".bss", ".tdata", ".tbss", ".init_array", ".fini_array", ".gcc_except_table", ".eh_frame",
 )  # fmt: skip
-_UNMAPPED = (".debug_", ".comment")
+_UNMAPPED_PREFIXES = (".debug_", ".comment")
 #: Sections that linkers read and leave out.
-_LEFT_OUT = (".note.GNU-stack", ".llvm_addrsig")
+_OMITTED_SECTIONS = (".note.GNU-stack", ".llvm_addrsig")
 _PROPERTIES = ".note.gnu.property"
 MAX_ALIGNMENT = 0x1000
 #: The number and the name of the section of an added constant, the module's table. No section of an object has this number.
 _ADDED, TABLE_SECTION = -1, ".rodata.compcache"
-_SMALL = 1 << 14
+_SMALL = 1 << 14  # bytes: the parts of smaller objects are kept
 
 
 class InputSection(NamedTuple):
@@ -150,7 +150,7 @@ def _is_part(name: str, section: Section) -> bool:
     kind, flags = section.type, section.flags
     if kind in (_SHT_NULL, parts.SHT_SYMTAB, _SHT_STRTAB, parts.SHT_RELA, _SHT_GROUP, _SHT_LLVM_ADDRSIG):
         return False
-    if (name in _LEFT_OUT and not flags) or name == _PROPERTIES:
+    if (name in _OMITTED_SECTIONS and not flags) or name == _PROPERTIES:
         return False
     if flags & ~_KNOWN_FLAGS:
         if flags & ~_KNOWN_FLAGS == _SHF_EXCLUDE and not flags & parts.SHF_ALLOC:
@@ -199,10 +199,10 @@ def _output_name(name: str, *, mapped: bool) -> str:
     `mapped` is whether a load maps the section.
     """
     if not mapped:
-        if name.startswith(_UNMAPPED):
+        if name.startswith(_UNMAPPED_PREFIXES):
             return name
         raise FormatError(f"the section {name}, which is not mapped, has a name that only linkers support")
-    output = next((title for title in _MAPPED if name == title or name.startswith(f"{title}.")), None)
+    output = next((title for title in _MAPPED_SECTIONS if name == title or name.startswith(f"{title}.")), None)
     if output is None and (not name or name.startswith(".")):
         raise FormatError(f"the mapped section {name!r} has a name that only linkers support")
     return output or name
@@ -224,7 +224,7 @@ def _read_relocations(data: bytes, sections: Sequence[Section]) -> dict[int, tup
 
 
 def _read_symbols(data: bytes, sections: tuple[Section, ...]) -> tuple[tuple[parts.Symbol, ...], bytes]:
-    """Return the symbols of an object and their string table. Raise `FormatError` if a symbol is invalid or there is not one table."""
+    """Return the symbols of an object and their string table. Raise `FormatError` for an invalid symbol, no table or several tables."""
     tables = [section for section in sections if section.type == parts.SHT_SYMTAB]
     if len(tables) != 1:
         raise FormatError(f"the object must have one symbol table, not {len(tables)}")

@@ -32,7 +32,7 @@ _RANKS = {
     )
     for rank, name in enumerate(names, rank)
 }
-_SORTED = (".init_array", ".fini_array")
+_SORTED_SECTIONS = (".init_array", ".fini_array")
 
 
 class Piece:
@@ -89,7 +89,7 @@ class Layout:
     def __init__(self, outputs: list[Output]) -> None:
         self.outputs = outputs
         self.read_end = 0  # the offset in the file at which the first segment ends
-        self.written = 0  # the address at which the second segment begins
+        self.written_address = 0  # the address at which the second segment begins
         self.written_offset = 0  # the offset in the file at which the second segment begins
         self.end = 0  # the offset in the file at which the second segment ends
         self.end_of_memory = 0  # the address at which the second segment ends
@@ -109,7 +109,7 @@ def merge_sections(inputs: Sequence[Input]) -> dict[str, Output]:
     outputs: dict[str, Output] = {}
     parts = [(number, section) for number, obj in enumerate(inputs) for section in obj.sections]
     parts.sort(key=_is_after_table)
-    for number, section in sorted(parts, key=_priority_key) if any(section.output in _SORTED for _, section in parts) else parts:
+    for number, section in sorted(parts, key=_priority_key) if any(section.output in _SORTED_SECTIONS for _, section in parts) else parts:
         output = outputs.get(section.output)
         if output is None:
             output = outputs[section.output] = Output(
@@ -130,7 +130,7 @@ def _priority_key(part: tuple[int, InputSection]) -> int:
     Raise `FormatError` if the suffix of the section's name is not a priority.
     """
     section = part[1]
-    if section.output not in _SORTED or section.name == section.output:
+    if section.output not in _SORTED_SECTIONS or section.name == section.output:
         return 1 << 16
     digits = section.name[len(section.output) + 1 :]
     if not digits.isdecimal() or int(digits) >= 1 << 16:
@@ -162,7 +162,7 @@ def lay_out(outputs: Iterable[Output], start: int, page: int) -> Layout:
     largest = max([output.alignment for output in written], default=1)
     position = layout.written_offset = align_up(position, largest)
     shift = align_up(position, page)
-    layout.written = layout.end_of_memory = position + shift
+    layout.written_address = layout.end_of_memory = position + shift
     for output in written:
         position = align_up(position, output.alignment)
         output.address, output.offset = position + shift, position

@@ -28,7 +28,7 @@ __all__ = ["DynamicRelocation", "Relocator", "Tables", "scan"]
 
 _SIZE = 8
 _ENTRY = Struct("<Q")
-_PAGE = -0x1000
+_PAGE = -0x1000  # masks the address of a page
 #: The entry for this module's own thread-local variables.
 _MODULE = (-1, 0)
 

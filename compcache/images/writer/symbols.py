@@ -64,7 +64,7 @@ class Symbols:
             raise FormatError(f"the objects do not define the exported symbol {export!r}")
         self._export = defined[export]
         self._bounds: list[tuple[int, int, str]] = []  # the references to ``__start_SECTION`` and ``__stop_SECTION``
-        self._inside: list[tuple[int, int, tuple[int, int]]] = []  # each reference and its definition, in another object
+        self._inner_references: list[tuple[int, int, tuple[int, int]]] = []  # each reference and its definition, in another object
         self.external: list[dict[int, str]] = [{} for _ in inputs]
         self.undefined: dict[str, Symbol] = {}
         for owner, number, symbol in undefined:
@@ -73,7 +73,7 @@ class Symbols:
     def _add_undefined(self, owner: int, number: int, symbol: Symbol, definition: tuple[int, int] | None) -> None:
         """Record a reference to `definition` in another object; if it is None, to a bound of an output section or an outside symbol."""
         if definition is not None:
-            self._inside.append((owner, number, definition))
+            self._inner_references.append((owner, number, definition))
         elif symbol.name.startswith(_BOUNDS) and symbol.name[2:].partition("_")[2] in self._outputs:
             self._bounds.append((owner, number, symbol.name))
         elif symbol.other == _VISIBILITY_DEFAULT:
@@ -90,7 +90,7 @@ class Symbols:
             addresses.append([starts[section] + value if section in starts else None for _, _, _, _, _, section, value, _ in obj.symbols])
         for (owner, number), start in self._common.items():
             addresses[owner][number] = self._outputs[_BSS].address + start
-        for owner, number, (definer, definition) in self._inside:
+        for owner, number, (definer, definition) in self._inner_references:
             addresses[owner][number] = addresses[definer][definition]
         for owner, number, name in self._bounds:
             bound, _, section = name[2:].partition("_")

@@ -204,9 +204,9 @@ def _program_headers(layout: Layout, outputs: Mapping[str, Output], template: Se
 
     The dynamic section is read-only. Since version 2.35, glibc stores addresses in a writable one: a page of private memory per image.
     """
-    size, end = layout.written - layout.written_offset, layout.read_end
+    size, end = layout.written_address - layout.written_offset, layout.read_end
     table, index = outputs[".dynamic"], outputs.get(".eh_frame_hdr")
-    in_file, in_memory = layout.end - layout.written_offset, layout.end_of_memory - layout.written
+    in_file, in_memory = layout.end - layout.written_offset, layout.end_of_memory - layout.written_address
     rows = [
         (_PT_LOAD, _PF_R | _PF_X, 0, 0, end, end, page),
         (_PT_LOAD, _PF_R | _PF_W, layout.written_offset, layout.written_offset + size, in_file, in_memory, page),

@@ -53,7 +53,7 @@ class CheckState:
         self.total = 0
 
     def modules(self) -> Iterator[tuple[dict[bytes, os.stat_result], Slice]]:
-        """Yield, for each directory, the file statuses of its modules without a reported problem, by module_id, and their slice."""
+        """Yield, for each directory, the file statuses of its modules that are not excluded, by module_id, and their slice."""
         count = 0
         for statuses in statuses_by_directory(self.store):
             present = {module_id: status for module_id, status in statuses.items() if self.is_sound(module_id)}
@@ -70,11 +70,11 @@ class CheckState:
             self.progress(done, total)
 
     def is_sound(self, module_id: bytes) -> bool:
-        """Return whether the check has not reported a problem of a module."""
+        """Return whether a module is not excluded from the later steps."""
         return module_id not in self._excluded
 
     def is_present(self, module_id: bytes) -> bool:
-        """Return whether a listed module existed when the records were checked, and has no reported problem."""
+        """Return whether a listed module existed when the records were checked, and is not excluded."""
         return module_id not in self.slices.gone and module_id not in self._excluded
 
     def report(self, kind: str, subject: str, message: str, *, note: bool = False, repaired: bool = False) -> None:

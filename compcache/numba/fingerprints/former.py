@@ -98,10 +98,10 @@ class _KeptValues:
     def _keep_function(self, value: Any) -> None:
         """Keep the values and attributes that a callee reads. Do nothing if the value is not a Python function."""
         keep_values(value, self.calls - 1)
-        reads = _reads_of(value)
-        if reads is not None:
-            self.attributes.update(reads.attributes)
-            self.references.update(reads.references)
+        kept = _kept_for(value)
+        if kept is not None:
+            self.attributes.update(kept.attributes)
+            self.references.update(kept.references)
 
     def _keep_attributes(self, value: Any, owners: int) -> None:
         """Keep attributes of a class, or of an object and its classes: those that the function names, and, if there are few, plain values.
@@ -139,13 +139,13 @@ def _refer_to(value: Any) -> Callable[[], Any]:
     return lambda: None
 
 
-#: The reads of each function. The reference to a function removes its row when the function is gone.
-_reads: dict[ref[Any], _KeptValues] = {}
+#: What is kept for each function. The reference to a function removes its row when the function is gone.
+_kept_values: dict[ref[Any], _KeptValues] = {}
 
 
-def _reads_of(function: Any) -> _KeptValues | None:
+def _kept_for(function: Any) -> _KeptValues | None:
     """Return what is kept for a Python function; None if nothing is kept, or for another object."""
-    return _reads.get(ref(function)) if type(function) is _Function else None
+    return _kept_values.get(ref(function)) if type(function) is _Function else None
 
 
 def keep_values(function: Any, calls: int = _MAX_CALLS) -> None:
@@ -153,11 +153,11 @@ def keep_values(function: Any, calls: int = _MAX_CALLS) -> None:
 
     `calls` is the maximum length of a chain of functions. Other objects are ignored.
     """
-    if not calls or type(function) is not _Function or is_library_function(function) or ref(function) in _reads:
+    if not calls or type(function) is not _Function or is_library_function(function) or ref(function) in _kept_values:
         return
-    reads = _reads[ref(function, _reads.pop)] = _KeptValues(function.__code__, calls)
-    reads.globals = reads.keep_named(function.__globals__, _MAX_OWNERS)
-    reads.cells = {name: reads.keep(value, _MAX_OWNERS) for name, value in cells_of(function)}
+    kept = _kept_values[ref(function, _kept_values.pop)] = _KeptValues(function.__code__, calls)
+    kept.globals = kept.keep_named(function.__globals__, _MAX_OWNERS)
+    kept.cells = {name: kept.keep(value, _MAX_OWNERS) for name, value in cells_of(function)}
 
 
 def keep_objects(function: Any, owners: Iterable[Callable[[], Any]]) -> None:
@@ -165,10 +165,10 @@ def keep_objects(function: Any, owners: Iterable[Callable[[], Any]]) -> None:
 
     `owners` are references to the dispatchers. An implementation has none: the compiler never frees it, nor what is kept for it.
     """
-    reads = _reads_of(function)
-    for owner in [owner() for owner in owners] or [reads]:
-        if owner is not None and reads is not None:
-            owner._compcache_kept = [reference() for reference in reads.references.values()]
+    kept = _kept_for(function)
+    for owner in [owner() for owner in owners] or [kept]:
+        if owner is not None and kept is not None:
+            owner._compcache_kept = [reference() for reference in kept.references.values()]
 
 
 def former_function(function: Any, copies: dict[Any, Any] | None = None) -> Any:
@@ -179,16 +179,16 @@ def former_function(function: Any, copies: dict[Any, Any] | None = None) -> Any:
     `copies` has the copies of functions that refer to this function, by the copied functions. If it has a copy of this function, return
     that copy, otherwise add the new copy. None means that there are no copies yet.
     """
-    reads = _reads_of(function)
+    kept = _kept_for(function)
     copies = {} if copies is None else copies
-    if reads is None or function in copies or len(copies) > _MAX_CALLS:
-        return function if reads is None else copies.get(function, function)
+    if kept is None or function in copies or len(copies) > _MAX_CALLS:
+        return function if kept is None else copies.get(function, function)
     namespace, present = dict(function.__globals__), dict(cells_of(function))
     cells = [CellType() if value is MISSING else CellType(value) for value in present.values()]
-    copy = _Function(reads.code, namespace, function.__name__, function.__defaults__, tuple(cells))
+    copy = _Function(kept.code, namespace, function.__name__, function.__defaults__, tuple(cells))
     copies[function] = copy
-    is_changed = reads.code is not function.__code__
-    for variables, former in ((namespace, reads.globals), (present, reads.cells)):
+    is_changed = kept.code is not function.__code__
+    for variables, former in ((namespace, kept.globals), (present, kept.cells)):
         for name, value_of in former.items():
             value = value_of(copies)
             if value is not MISSING and not _is_same(value, variables.get(name, MISSING)):
@@ -212,8 +212,8 @@ def changed_attributes(function: Any, copies: dict[Any, Any]) -> list[tuple[Any,
     those of `former_function`.
     """
     rows = []
-    reads = _reads_of(function)
-    for (_, name), (reference, value_of) in () if reads is None else reads.attributes.items():
+    kept = _kept_for(function)
+    for (_, name), (reference, value_of) in () if kept is None else kept.attributes.items():
         owner, former = reference(), value_of(copies)
         present = MISSING if owner is None else _own_attributes(owner).get(name, MISSING)
         if former is not MISSING and present is not MISSING and not _is_same(former, present):

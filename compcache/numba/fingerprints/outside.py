@@ -25,7 +25,7 @@ _ALL_READERS = (
     ("operator", "methodcaller"),
 )  # fmt: skip
 #: Functions that read attributes of any value without naming them.
-_READ_ALL = (
+_READERS_OF_ALL = (
     ("builtins", "dir"), ("dataclasses", "asdict"), ("dataclasses", "astuple"), ("dataclasses", "fields"), ("dataclasses", "replace"),
 )  # fmt: skip
 #: Modules whose functions may read any attribute without naming it.
@@ -39,7 +39,7 @@ _LOADS_OF_VALUES = frozenset(("LOAD_CONST", "LOAD_FAST", "LOAD_FAST_BORROW"))
 _FIELD = r"\.(\w+)"  # a field that `str.format` reads from an argument
 #: Functions that read globals of a module by names in text. `sys._getframe` returns the frame of the calling code. For a code generator,
 #: this is code of its package.
-_BY_TEXT = (("builtins", "eval"), ("builtins", "exec"), ("builtins", "globals"), ("sys", "_getframe"))
+_READERS_BY_TEXT = (("builtins", "eval"), ("builtins", "exec"), ("builtins", "globals"), ("sys", "_getframe"))
 
 
 def _is_among(value: object, functions: tuple[tuple[str, str], ...]) -> bool:
@@ -49,7 +49,7 @@ def _is_among(value: object, functions: tuple[tuple[str, str], ...]) -> bool:
 
 def reads_globals_by_text(value: object) -> bool:
     """Return whether a value is `eval`, `exec`, `globals` or `sys._getframe`."""
-    return _is_among(value, _BY_TEXT)
+    return _is_among(value, _READERS_BY_TEXT)
 
 
 def is_reader(value: object, name: str) -> bool:
@@ -59,7 +59,7 @@ def is_reader(value: object, name: str) -> bool:
 
 def may_read_anything(value: object) -> bool:
     """Return whether a function may read attributes that no code names."""
-    return _is_among(value, (*_ALL_READERS, *_READ_ALL)) or getattr(value, "__module__", None) in _MODULES_THAT_READ_ALL
+    return _is_among(value, (*_ALL_READERS, *_READERS_OF_ALL)) or getattr(value, "__module__", None) in _MODULES_THAT_READ_ALL
 
 
 def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool) -> tuple[tuple[str, ...], bool]:

@@ -79,17 +79,17 @@ class Reach:
         self._owners: list[_Owner] = []
         self._read: dict[int, Any] = {}  # attributes of owners. It is cleared when code of the program may have changed them
         self._numbers: dict[int, int] = {}
-        self._done: set[tuple[int, str]] = set()
+        self._fed_attributes: set[tuple[int, str]] = set()
         self._followed = 0, 0, False  # the numbers of names and owners that were followed, and the value of `matches_classes`
         self._followed_all = 0  # the number of owners of which all attributes were fed
         self._has_fed_types = False  # whether all that the program has set on Numba's types was fed
-        self._everything = False  # whether code reads attributes by computed names
+        self._computes_names = False  # whether code reads attributes by computed names
         self.matches_classes = False  # whether code like `case Point(x, y)` reads the attributes in `__match_args__`
 
     def record_names(self, names: Iterable[str], *, everything: bool) -> None:
         """Record that code reads attributes with these names; with `everything`, that code may read any other attribute too."""
         self._names.update(dict.fromkeys(names))
-        self._everything = self._everything or everything
+        self._computes_names = self._computes_names or everything
 
     def refer_to_owner(self, walk: Walk, owner: Any, where: str) -> None:
         """Record that code can access an object, and feed a reference to the object.
@@ -149,7 +149,7 @@ class Reach:
 
     def follow_all(self, walk: Walk) -> bool:
         """Feed the attributes that no code names, if code reads attributes by computed names. Return whether any were fed."""
-        if not self._everything:
+        if not self._computes_names:
             return False
         has_fed = not self._has_fed_types and self._feed_set_on_types(walk, None)
         self._has_fed_types = True
@@ -162,9 +162,9 @@ class Reach:
 
     def _feed_attribute(self, walk: Walk, owner: _Owner, name: str) -> bool:
         """Feed an attribute that was not fed before. Return whether it was fed. An attribute that the owner does not have is not fed."""
-        if (owner.number, name) in self._done:
+        if (owner.number, name) in self._fed_attributes:
             return False
-        self._done.add((owner.number, name))
+        self._fed_attributes.add((owner.number, name))
         members = _attribute_values(owner, name)
         where = f"{owner.where}, {name!r}" if len(owner.where) < _MAX_SHOWN else owner.where
         for value in members:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["attributes_set_on_types"]
 
 #: The attributes of types on which the program has set nothing: the class, and the names of the attributes.
-_plain: set[tuple[Any, ...]] = set()
+_unchanged_shapes: set[tuple[Any, ...]] = set()
 
 
 def attributes_set_on_types(names: Iterable[str] | None) -> list[tuple[str, str, Any]]:
@@ -41,15 +41,15 @@ def attributes_set_on_types(names: Iterable[str] | None) -> list[tuple[str, str,
 
 
 def _changed_types() -> list[Any]:
-    """Return the Numba types on which the program has set attributes. The attribute names of other types are added to `_plain`."""
+    """Return the Numba types on which the program has set attributes. Add the attribute names of other types to `_unchanged_shapes`."""
     references = list(vars(sys.modules["numba.core.types.abstract"])["_typecache"])
     live = [type_ for reference in references if (type_ := reference()) is not None]
     shapes = {(type(type_), *type_.__dict__) for type_ in live}
     changed = set()
-    for cls, *names in shapes - _plain:
+    for cls, *names in shapes - _unchanged_shapes:
         if is_of_generators(cls) and not names_stored_by(cls).issuperset(names):
             changed.add((cls, *names))
-    _plain.update(shapes - changed)
+    _unchanged_shapes.update(shapes - changed)
     return [type_ for type_ in live if (type(type_), *type_.__dict__) in changed] if changed else []
 
 

@@ -113,13 +113,13 @@ class _Members:
         self.found: set[str] = set()
         self.others: set[str] = set()
         for name, item in self.members.items():
-            if name == _OF_ABSTRACT_CLASSES:
+            if name == _ABSTRACT_CLASS_DATA:
                 continue
             part = _inner_name(type(item))
             inner = getattr(item, part) if part else item
             if type(inner) is python_types.FunctionType:
                 self.functions.append(inner)
-            is_fixed = type(item) is python_types.FunctionType or type(item).__flags__ & _CANNOT_BE_SET
+            is_fixed = type(item) is python_types.FunctionType or type(item).__flags__ & _IMMUTABLE_TYPE
             if not is_fixed or isinstance(item, type):
                 self.others.add(name)
             elif not _is_defined_by_library(cls, name, item):
@@ -139,7 +139,7 @@ class _Members:
 
 _code_of = attrgetter("__code__")
 #: What abstract classes have in C, which `registered_with` reads.
-_OF_ABSTRACT_CLASSES = "_abc_impl"
+_ABSTRACT_CLASS_DATA = "_abc_impl"
 _members: dict[type, _Members] = {}
 
 
@@ -150,7 +150,7 @@ def set_on_library(cls: type, names: frozenset[str] | None = None) -> dict[str, 
 
     Raise `Unidentifiable` if the code of a module of Numba cannot be read at the moment.
     """
-    if not cls.__flags__ & _CAN_BE_SET or cls.__flags__ & _CANNOT_BE_SET:
+    if not cls.__flags__ & _HEAP_TYPE or cls.__flags__ & _IMMUTABLE_TYPE:
         return {}
     known = _members.get(cls)
     if known is None or not known.is_current(cls):
@@ -181,7 +181,7 @@ def _inner_name(cls: type) -> str:
     known = _inner_names.get(cls)
     if known is None:
         known = next((name for name in ("__func__", "fget", "func") if any(name in vars(base) for base in cls.__mro__)), "")
-        if cls.__flags__ & _CANNOT_BE_SET:
+        if cls.__flags__ & _IMMUTABLE_TYPE:
             _inner_names[cls] = known
     return known
 
@@ -189,13 +189,13 @@ def _inner_name(cls: type) -> str:
 #: The results of `_inner_name` for classes that no program can change.
 _inner_names: dict[type, str] = {}
 #: The flags `Py_TPFLAGS_HEAPTYPE` (created at run time) and `Py_TPFLAGS_IMMUTABLETYPE` of classes.
-_CAN_BE_SET, _CANNOT_BE_SET = 1 << 9, 1 << 8
+_HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8
 _DEFINED_OBJECTS = (python_types.FunctionType, python_types.BuiltinFunctionType, type)
 _C_DESCRIPTORS = (
     python_types.ClassMethodDescriptorType, python_types.GetSetDescriptorType, python_types.MemberDescriptorType,
     python_types.MethodDescriptorType, python_types.WrapperDescriptorType,
 )  # fmt: skip
-_DEFINES = frozenset(opmap[name] for name in ("STORE_GLOBAL", "STORE_NAME"))
+_DEFINING_OPCODES = frozenset(opmap[name] for name in ("STORE_GLOBAL", "STORE_NAME"))
 
 
 @functools.cache
@@ -211,7 +211,7 @@ def _names_in(module: str) -> frozenset[str]:
         if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
             raise Unidentifiable(f"the code of the module {module} cannot be read at the moment ({error}): try again") from error
         return frozenset()
-    return frozenset(names_used_by(code, _DEFINES))
+    return frozenset(names_used_by(code, _DEFINING_OPCODES))
 
 
 def set_on_part(module: str, names: tuple[str, ...]) -> Any:
@@ -263,7 +263,7 @@ def names_of_c_references(value: Any) -> list[str]:
     return [name for base in bases for name, item in vars(base).items() if isinstance(item, _HOLDERS)]
 
 
-_STORES = frozenset((opmap["STORE_ATTR"],))
+_STORING_OPCODES = frozenset((opmap["STORE_ATTR"],))
 _HOLDERS = (python_types.GetSetDescriptorType, python_types.MemberDescriptorType)
 
 
@@ -300,7 +300,7 @@ def _names_stored_in(cls: type) -> frozenset[str]:
     """Return the names of the attributes that the code of one class, without its bases, sets."""
     functions = [item.fget if isinstance(item, property) else getattr(item, "__wrapped__", item) for item in vars(cls).values()]
     codes = [item.__code__ for item in functions if isinstance(item, python_types.FunctionType)]
-    return frozenset([name for code in codes for name in names_used_by(code, _STORES)])
+    return frozenset([name for code in codes for name in names_used_by(code, _STORING_OPCODES)])
 
 
 def _attributes_of(value: Any) -> dict[str, Any]:

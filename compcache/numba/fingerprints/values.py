@@ -114,11 +114,11 @@ def _feed_partial(walk: Walk, value: Any, where: str) -> None:
 def _feed_descriptor(walk: Walk, value: Any, where: str) -> None:
     """Feed a property or another descriptor of a class."""
     walk.feed_token("descriptor", *[cls.__qualname__ for cls in type(value).__mro__])
-    for name in _OF_DESCRIPTORS:
+    for name in _DESCRIPTOR_PARTS:
         walk.feed_value(getattr(value, name, None), where)
 
 
-_OF_DESCRIPTORS = ("__func__", "fget", "fset", "fdel", "func", "__doc__")
+_DESCRIPTOR_PARTS = ("__func__", "fget", "fset", "fdel", "func", "__doc__")
 
 
 def _feed_slot(walk: Walk, value: Any, _where: str) -> None:

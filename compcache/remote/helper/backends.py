@@ -57,10 +57,7 @@ class Backend(Protocol):
 
     @property
     def is_atomic(self) -> bool:
-        """Whether `create` and `exchange` are atomic.
-
-        If several hosts store an object at the same moment, exactly one of them then receives True.
-        """
+        """Whether `create` and `exchange` are atomic: if several hosts store an object at once, exactly one receives True."""
 
     async def get(self, key: str, max_size: int, on_response: Callable[[], None] | None = None, /) -> bytes | None:
         """Return the object, or None if it does not exist.
@@ -251,7 +248,10 @@ class _Directory:
             yield item
 
     def _list_below(self, directory: str) -> Iterator[RemoteObject]:
-        """Yield the objects below a directory, none if it does not exist, without temporary and special files. Raise other `OSError`s."""
+        """Yield the objects below a directory. Temporary and special files are left out. A missing directory has none.
+
+        Raise `OSError` if a directory cannot be listed for another reason.
+        """
         statuses: dict[str, os.stat_result] = {}
         with suppress(FileNotFoundError), _report_special_files_as_missing():
             statuses = self._files.statuses(directory)
@@ -265,7 +265,7 @@ class _Directory:
 
 @contextmanager
 def _report_special_files_as_missing() -> Iterator[None]:
-    """Convert the errors for links, sockets and other files that are not objects into `FileNotFoundError`."""
+    """Convert the errors for missing files, links, sockets and other files that are not objects into `FileNotFoundError`."""
     try:
         yield
     except OSError as error:

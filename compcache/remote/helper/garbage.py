@@ -1,8 +1,8 @@
 """Garbage collection in a remote store. It never removes an object that a fetch needs.
 
-A *mark* is an object that lists the objects that a collection found to be garbage: cards that do not decode or whose module is missing,
-modules that no card names, packs that do not decode, leases. The store's clock gives its age. A collection removes a garbage object
-only if a mark older than the grace period lists the same object, unchanged since.
+A *mark* is an object that lists the objects that a collection found to be garbage: cards that do not decode or whose modules are all
+missing, modules that no card names, packs that do not decode, leases. The store's clock gives its age. A collection removes a garbage
+object only if a mark older than the grace period lists the same object, unchanged since.
 
 * Listings only propose. Before an object is removed, the collection requests it by its key, and every object that could refer to
   it. A request that fails is not an answer: it ends the collection.

@@ -24,8 +24,9 @@ __all__ = ["FindQuestion", "LookUp", "remove_files"]
 
 #: The least time in seconds for a look-up that has already waited for this process to start.
 _SHORTEST_SECONDS = 0.5
-_MANY = 4  # names in one question
-#: For how many seconds a look-up waits for the pack of its start-up, with many names and with few: it must notice a silent store.
+#: A question with this many names has many.
+_MANY = 4
+#: For how many seconds a question with many names, and one with few, waits for the pack of its start-up. It must notice a silent store.
 _WAIT_OF_MANY, _WAIT_OF_FEW = 2.0, 0.05
 #: Files with modules are removed after this number of seconds, whether the client has opened them or not.
 _REMOVAL_SECONDS = 30.0

@@ -34,7 +34,7 @@ MAX_PACK, LARGEST_PACK = 32 << 20, MAX_UNPACKED
 #: The largest size of a module in a pack, in bytes.
 _MAX_MODULE = STREAMED
 #: Fewer functions than this are not worth a pack.
-_FEWEST = 4
+_MIN_FUNCTIONS = 4
 #: The number of bytes of modules that are remembered for packs.
 _REMEMBERED = 64 << 20
 #: A start-up ends when it has asked for nothing for this long, or after the longest time, when the program does something else.
@@ -169,7 +169,7 @@ class Packs:
             if packed is not None and remaining_size >= len(packed.module):
                 items[name] = packed
                 remaining_size -= len(packed.module)
-        if len(items) < max(_FEWEST, _GROWTH * start_up.stored):
+        if len(items) < max(_MIN_FUNCTIONS, _GROWTH * start_up.stored):
             return
         first_known = self._find_known_realization(start_up, start_up.first)
         if first_known is not None:  # the card may not have been worth an upload of its own, but refers to the pack

@@ -29,6 +29,7 @@ _V = TypeVar("_V")
 
 __all__ = ["LARGEST_MODULE", "LOOKUP_SECONDS", "PATIENCE", "STREAMED", "Reads", "Room", "StoreAnswer", "describe_error", "is_intact"]
 
+#: The time limit in seconds of a try that requests cards or a small module.
 LOOKUP_SECONDS = 1.0
 #: For how many seconds the requests of a look-up are repeated if its caller waits as long as necessary.
 PATIENCE = 3.0
@@ -136,7 +137,7 @@ class Reads:
         self, name: str, platform_part: str, shelves: list[str], room: Room | None = None, *, seconds: float = LOOKUP_SECONDS,
         patience: float = 0.0, fresh: bool = True,
     ) -> StoreAnswer:  # fmt: skip
-        """Look up a function, and return the answer of the store. Errors of the store's client make it unavailable.
+        """Look up a function, and return the answer of the store. Errors of the store's client give the answer `UNAVAILABLE`.
 
         Args:
             name: the function.
@@ -348,7 +349,7 @@ class Reads:
                 await asyncio.wait_for(self._backend.get(key, LARGEST_MODULE), seconds)
             except Exception as error:  # noqa: BLE001 - whatever the client raises
                 self.note_error(error)
-                self.breaker.record_failure(probe=True)
+                self.breaker.record_failure(is_probe=True)
             else:
                 self.breaker.record_success()
                 return

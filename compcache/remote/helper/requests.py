@@ -40,9 +40,11 @@ _SHORTEST_SILENCE, _SILENCE, _UNKNOWN_SILENCE = 0.1, 3.0, 0.25
 _COPIES = 4
 #: The largest budget in tries, the part of a try that an answer adds, and the number of bytes that cost as much as a try.
 _CREDIT, _EARNED, _COSTLY = 64.0, 0.2, 8 << 20
+#: Objects with fewer bytes than this count for the latency, others for the rate.
 _SMALL = 1 << 16
 #: The factor by which the estimated distance of a store grows with each slower answer.
 _RISE = 1.05
+#: The number of small requests before the distance is estimated.
 _FIRST = 8
 
 

@@ -100,9 +100,13 @@ class Helper:
                 await asyncio.wait_for(tier.uses.store_note(), PATIENCE)
 
     def _must_continue(self) -> bool:
-        """Return whether the helper is reachable, and has a client, or is of the installed version and was used lately or has uploads."""
+        """Return whether the helper continues.
+
+        It ends if its socket is gone. Otherwise it continues while a client is connected. If its code is the installed version, it also
+        continues while it was used lately or has uploads.
+        """
         if not os.path.exists(os.path.join(self._directory, SOCKET)):
-            return False  # the directory was removed, so no process can reach this helper any more
+            return False  # no process can reach this helper any more
         if self._connections:
             return True
         if self._code != _code_version():

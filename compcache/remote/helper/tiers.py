@@ -244,7 +244,7 @@ class Chain:
                 return
 
         def put() -> None:
-            """Queue the upload in the directory for uploads."""
+            """Put the upload into the outbox."""
             cards = [(key, encode_cards({shelf: card}))]
             tier.outbox.put(Upload(module_key(card.module_id), bytes(content), cards, card.seconds, always=True, replaces=replaces))
 

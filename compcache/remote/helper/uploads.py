@@ -97,7 +97,7 @@ class Uploads:
         return not self._reads.breaker.allows_lookups() or self.pause_seconds() > 0
 
     async def _upload_all(self) -> None:
-        """Upload everything that waits. If the last uploads fail, begin a pause."""
+        """Upload everything that waits. Begin a pause if the last uploads failed, otherwise check the finished uploads."""
         async with self._turn:
             waiting = iter(self._outbox.names())
             failed: list[str] = []  # the failures since the last success

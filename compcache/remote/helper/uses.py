@@ -26,8 +26,8 @@ __all__ = ["USES", "Uses", "decode_uses", "shortened_key"]
 
 USES = f"{LAYOUT}/u/"
 _MAGIC = b"CCUSES1\0"
-_SIZE = 8
-_MOST = 1 << 17
+_SIZE = 8  # bytes of a shortened key
+_MOST = 1 << 17  # functions that one note can name
 _DAY = 86400.0
 
 
@@ -52,7 +52,7 @@ class Uses:
     async def store_note(self) -> None:
         """Store a note of the recorded names and of those in the file, if the last note is at least a day old.
 
-        Otherwise save all names in the file. Do nothing if no name was recorded.
+        The file is then emptied. Otherwise save all names in the file. Do nothing if no name was recorded.
 
         Raises:
             OSError: the file cannot be written.

@@ -42,7 +42,7 @@ _SORTS: dict[str, Callable[[Any], Any]] = {
 @click.command("ls")
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
 @click.option("--modules", "by_module", is_flag=True, help="List modules instead of functions.")
-@click.option("-a", "--all", "unfolds", is_flag=True, help="List each variant, each part and each entry of data on its own row.")
+@click.option("-a", "--all", "is_unfolded", is_flag=True, help="List each variant, each part and each entry of data on its own row.")
 @click.option("--uncached", "is_refused", is_flag=True, help="List functions that were compiled and not cached, with the reason.")
 @click.option(
     "--sort", type=click.Choice(list(_SORTS)), default="name", show_default=True,
@@ -54,7 +54,7 @@ _SORTS: dict[str, Callable[[Any], Any]] = {
 @jsonl_option
 @pass_session
 def command(
-    session: Session, patterns: tuple[str, ...], by_module: bool, unfolds: bool, is_refused: bool, sort: str, reverse: bool,
+    session: Session, patterns: tuple[str, ...], by_module: bool, is_unfolded: bool, is_refused: bool, sort: str, reverse: bool,
     limit: int | None, as_json: bool, as_lines: bool,
 ) -> None:  # fmt: skip
     """List the functions of the cache, its modules (--modules), or the functions that it refused to cache (--uncached).
@@ -68,10 +68,10 @@ def command(
     label of several variants), signature, realizations, size in bytes, time, uses, time of the last use, problem. If there are
     layers, the directories follow. The signature of an entry of data (--all) is 'entry' and its kind.
     """
-    if is_refused and (by_module or unfolds):
+    if is_refused and (by_module or is_unfolded):
         raise click.UsageError("--uncached cannot be combined with --modules or --all")
     with session.open_to_read() as cache:
-        rows = _read_rows(cache, patterns, by_module=by_module, unfolds=unfolds, is_refused=is_refused)
+        rows = _read_rows(cache, patterns, by_module=by_module, is_unfolded=is_unfolded, is_refused=is_refused)
         rows = islice(_sort_rows(rows, sort, reverse=reverse, limit=limit, is_refused=is_refused), limit)
         listed = list(rows) if is_terminal() else rows  # in a pipe, rows are printed while they are read
         if as_lines:
@@ -113,11 +113,11 @@ def _sort_rows(rows: Iterator[Any], sort: str, *, reverse: bool, limit: int | No
     return in_order(rows, key, reverse=reverse, limit=limit)
 
 
-def _read_rows(cache: Cache, patterns: tuple[str, ...], *, by_module: bool, unfolds: bool, is_refused: bool) -> Iterator[Any]:
+def _read_rows(cache: Cache, patterns: tuple[str, ...], *, by_module: bool, is_unfolded: bool, is_refused: bool) -> Iterator[Any]:
     """Return an iterator over the selected rows, which are read in the order of their names.
 
-    The rows are the refused functions if `is_refused` is true, else the modules if `by_module` is true, else the functions. If `unfolds`
-    is true, the rows of functions are not combined by label, and include the entries of data.
+    The rows are the refused functions if `is_refused` is true, else the modules if `by_module` is true, else the functions. If
+    `is_unfolded` is true, the rows of functions are not combined by label, and include the entries of data.
     """
     matches = _make_matcher(patterns) if patterns else None
     if is_refused:
@@ -128,8 +128,8 @@ def _read_rows(cache: Cache, patterns: tuple[str, ...], *, by_module: bool, unfo
         if not matches:
             return iter(modules)
         return (row for row in modules if row.module_id.startswith(patterns) or any(matches(name) for name, _ in row.functions))
-    rows: Iterator[Any] = list_functions(cache, literal_prefix(patterns), matches, folded=not unfolds, progress=show_progress)
-    if not unfolds:
+    rows: Iterator[Any] = list_functions(cache, literal_prefix(patterns), matches, folded=not is_unfolded, progress=show_progress)
+    if not is_unfolded:
         return rows
     entries = [entry for entry in list_entries(cache) if not matches or matches(entry.name)]
     return heapq.merge(rows, entries, key=lambda row: (base_of(row[0]), row[0]))

@@ -155,8 +155,8 @@ def _group_name(files: Sequence[str]) -> str:
 def _add_files(cache: Cache, reading: Reading, group: str | None, *, replace: bool) -> list[dict[str, Any]]:
     """Add the files to the cache, and return a row for each added file, [] if none is added.
 
-    Put the errors of other files into `reading.errors` and `reading.common_errors`. With `replace`, an error of any file keeps all files
-    from being added. See `Cache.add_modules` for exceptions that do not concern files. An unexpected exception of a file is raised, too.
+    Put the errors of other files into `reading.errors` and `reading.common_errors`. With `replace`, add no file if one has an error. See
+    `Cache.add_modules` for exceptions that do not concern files. An unexpected exception of a file is raised, too.
     """
     from compcache import ModulesNotAddedError
 
