@@ -16,6 +16,7 @@ from numba.np.ufunc import ufuncbuilder, wrappers
 
 from compcache.numba.compilation import scopes
 from compcache.numba.dispatch import Backend
+from compcache.numba.dispatch.cache_object import are_objects_kept
 from compcache.numba.dispatch.function_cache import FunctionCache
 from compcache.numba.dispatch.gufunc_cache import GufuncCache
 from compcache.numba.fingerprints.fingerprint import fingerprint, walk_value
@@ -49,7 +50,6 @@ class Hooks:
         self._backend = backend
         self._replaced = Replacements()
         self._adopted: list[tuple[weakref.ref[Any], str]] = []
-        self._has_functions = False
 
     def install(self, *, is_first: bool) -> None:
         """Replace Numba's functions. If an error occurs, undo all replacements.
@@ -69,16 +69,24 @@ class Hooks:
         recorders.start_recording(from_the_start=is_first or not entrypoints._already_initialized)
         for cls, (attribute, function, method) in _OWNERS.items():
             self._replaced.replace(cls, "enable_caching", self._make_enable_caching(attribute, function))
-            self._replaced.wrap(cls, method, self._make_compile_wrapper(attribute, function))
+            self._replaced.wrap(cls, method, self._make_compile_wrapper(attribute, function, lambda: True))
         self._replaced.wrap(wrappers._GufuncWrapper, "__init__", self._cache_gufuncs_in_backend)
         if is_first:
             self._adopt_running_lookup()
 
+    def serve_callees(self) -> None:
+        """Make functions of Numba's own cache use the backend from now on once a caller is compiled that the backend stores.
+
+        Numba's own cache does not compare the values that a callee reads, so the caller could not be stored with code from that cache.
+        """
+        for cls, (attribute, function, method) in _OWNERS.items():
+            self._replaced.wrap(cls, method, self._make_compile_wrapper(attribute, function, scopes.is_storing))
+
     def remove(self) -> None:
         """Restore Numba's functions.
 
-        Functions that were decorated while the hooks were installed keep using the directory. If there may be such functions, compilations
-        are still recorded.
+        Functions that were decorated while the hooks were installed keep using the directory, as do lazy functions. If there are any,
+        compilations are still recorded.
         """
         self._replaced.undo()
         for reference, attribute in self._adopted:
@@ -87,7 +95,7 @@ class Hooks:
             if isinstance(cache, FunctionCache):  # the program has not replaced it
                 setattr(owner, attribute, cache._fallback)
         self._adopted.clear()
-        if not self._has_functions:
+        if not are_objects_kept():
             recorders.stop_recording()
 
     def _adopt_running_lookup(self) -> None:
@@ -115,17 +123,16 @@ class Hooks:
 
     def _make_enable_caching(self, attribute: str, function: str) -> Callable[[Any], None]:
         """Return the replacement for `enable_caching`, which creates a cache object of the backend."""
-        hooks = self
+        backend = self._backend
 
         def enable_caching(self: Any) -> None:
             """Give a function a cache object of the backend."""
-            hooks._has_functions = True
-            setattr(self, attribute, FunctionCache(hooks._backend, self, getattr(self, function)))
+            setattr(self, attribute, FunctionCache(backend, self, getattr(self, function)))
 
         return enable_caching
 
-    def _make_compile_wrapper(self, attribute: str, function: str) -> Callable[[Any], Any]:
-        """Return a wrapper of `compile`. It makes functions that were decorated before the installation use the backend until `remove`."""
+    def _make_compile_wrapper(self, attribute: str, function: str, is_served: Callable[[], bool]) -> Callable[[Any], Any]:
+        """Return a wrapper of `compile`. It makes functions of Numba's own cache use the backend until `remove`, if `is_served` is true."""
         adopt = self._adopt
 
         def wrap(original: Any) -> Any:
@@ -133,7 +140,8 @@ class Hooks:
 
             def compile_(self: Any, *args: Any, **kwargs: Any) -> Any:
                 """Load or compile as before, with a cache object of the backend."""
-                adopt(self, attribute, function)
+                if is_served():
+                    adopt(self, attribute, function)
                 with scopes.look_up_scope(), few_collections():
                     return original(self, *args, **kwargs)
 
