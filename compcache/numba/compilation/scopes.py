@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from compcache.numba.identity.linked import LinkedOverload
 
 __all__ = [
-    "Miss", "Scope", "compile_scope", "defer", "function_read", "has_miss", "implementation_read", "is_storing", "look_up_scope",
-    "next_unique_id", "pop_compile_seconds", "reads_former_values", "record_accepted", "record_address", "record_generator", "record_loop",
-    "record_miss", "record_name", "record_run", "record_token", "record_tried", "record_type", "record_use", "reduce_to_name",
-    "storing_scope", "tried_outside_scopes",
+    "Miss", "Scope", "compile_scope", "defer", "function_read", "has_miss", "implementation_read", "look_up_scope", "next_unique_id",
+    "pop_compile_seconds", "reads_former_values", "record_accepted", "record_address", "record_generator", "record_loop", "record_miss",
+    "record_name", "record_run", "record_token", "record_tried", "record_type", "record_use", "reduce_to_name", "storing_scope",
+    "tried_outside_scopes",
 ]  # fmt: skip
 
 
@@ -286,11 +286,6 @@ def has_miss(token: object) -> bool:
 def is_compiling() -> bool:
     """Return whether this thread is compiling a function."""
     return bool(_state.scopes)
-
-
-def is_storing() -> bool:
-    """Return whether this thread is compiling a function that will be stored."""
-    return any(scope.miss is not None for scope in _state.scopes)
 
 
 def defer(action: Callable[[], None]) -> bool:

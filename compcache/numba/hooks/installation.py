@@ -69,18 +69,23 @@ class Hooks:
         recorders.start_recording(from_the_start=is_first or not entrypoints._already_initialized)
         for cls, (attribute, function, method) in _OWNERS.items():
             self._replaced.replace(cls, "enable_caching", self._make_enable_caching(attribute, function))
-            self._replaced.wrap(cls, method, self._make_compile_wrapper(attribute, function, lambda: True))
+            self._replaced.wrap(cls, method, self._make_compile_wrapper(attribute, function))
         self._replaced.wrap(wrappers._GufuncWrapper, "__init__", self._cache_gufuncs_in_backend)
         if is_first:
             self._adopt_running_lookup()
 
     def serve_callees(self) -> None:
-        """Make functions of Numba's own cache use the backend from now on once a caller is compiled that the backend stores.
+        """Make functions of Numba's own cache use the backend from now on when a caller is compiled.
 
         Numba's own cache does not compare the values that a callee reads, so the caller could not be stored with code from that cache.
         """
         for cls, (attribute, function, method) in _OWNERS.items():
-            self._replaced.wrap(cls, method, self._make_compile_wrapper(attribute, function, scopes.is_storing))
+            self._replaced.wrap(cls, method, recorders.run_before(functools.partial(self._adopt_callee, attribute, function)))
+
+    def _adopt_callee(self, attribute: str, function: str, owner: Any, *_: Any, **__: Any) -> None:
+        """Adopt an object as `_adopt` does if this thread is compiling a caller."""
+        if scopes.is_compiling():
+            self._adopt(owner, attribute, function)
 
     def remove(self) -> None:
         """Restore Numba's functions.
@@ -131,8 +136,8 @@ class Hooks:
 
         return enable_caching
 
-    def _make_compile_wrapper(self, attribute: str, function: str, is_served: Callable[[], bool]) -> Callable[[Any], Any]:
-        """Return a wrapper of `compile`. It makes functions of Numba's own cache use the backend until `remove`, if `is_served` is true."""
+    def _make_compile_wrapper(self, attribute: str, function: str) -> Callable[[Any], Any]:
+        """Return a wrapper of `compile`. It makes functions that were decorated before the installation use the backend until `remove`."""
         adopt = self._adopt
 
         def wrap(original: Any) -> Any:
@@ -140,8 +145,7 @@ class Hooks:
 
             def compile_(self: Any, *args: Any, **kwargs: Any) -> Any:
                 """Load or compile as before, with a cache object of the backend."""
-                if is_served():
-                    adopt(self, attribute, function)
+                adopt(self, attribute, function)
                 with scopes.look_up_scope(), few_collections():
                     return original(self, *args, **kwargs)
 

@@ -10,6 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from compcache.errors import CompcacheError
+from compcache.numba.compilation import scopes
 from compcache.numba.dispatch.function_cache import FunctionCache
 from compcache.numba.entries.starts import are_settings_from_environment, argument_text, find_stored_entry, store_fields
 from compcache.numba.fingerprints.fixed_code import CodeIdentity, fixed_code
@@ -64,7 +65,8 @@ def make_declared_dispatcher(state: State, backend: Backend) -> Any:
         """Compile all declared signatures. Then disable compilation, as Numba does."""
         with typeinfer.register_dispatcher(dispatcher):
             for signature in signatures:
-                dispatcher.compile(signature)
+                with scopes.look_up_scope():
+                    dispatcher.compile(signature)
             dispatcher.disable_compile()
 
     compile_and_record(state, backend, compile_all, lambda: _make_function_fields(dispatcher, backend, state.key))
