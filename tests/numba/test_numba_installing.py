@@ -62,6 +62,38 @@ def test_functions_decorated_meanwhile_keep_the_directory(project: Project) -> N
     assert project.run(script, backend=True) == (3, 1, 0)
 
 
+#: The overload of `min` is no part of keys, so a compilation must record it.
+WITH_OVERLOAD = """
+from compcache.numba import njit
+from numba import types
+from numba.extending import overload
+
+@overload(min)
+def of_min(a, b, c):
+    if isinstance(c, types.UnicodeType):
+        return lambda a, b, c: 10 * a
+
+@njit
+def one(x):
+    return x + 1
+
+@njit
+def other(x):
+    return min(x, 1, "text")
+"""
+
+
+@pytest.mark.parametrize("is_first_call_before", [False, True])
+def test_compilations_of_lazy_functions_are_recorded_after_uninstall(project: Project, *, is_first_call_before: bool) -> None:
+    calls = "kernel.one(1)\nkernel.other(2.5)\n"
+    script = "import compcache.numba, kernel\n" + calls * is_first_call_before
+    script += f"with compcache.numba.installed({str(project.cache)!r}):\n    pass\n    "
+    script += "\n    ".join(calls.splitlines() * (not is_first_call_before)) + "\nresult = kernel.other(3)"
+    for factor in (10, 20):
+        project.write(kernel=WITH_OVERLOAD.replace("10", str(factor)))
+        assert project.run(script, backend=False, COMPCACHE_DIR=str(project.cache)) == 3 * factor
+
+
 def test_registrations_are_read_once_if_reading_is_interrupted_or_registers_more(project: Project) -> None:
     script = """
     from numba.core import imputils, types

@@ -192,32 +192,56 @@ def test_a_caller_of_anothers_code_is_left_as_well_under_its_own_key(tmp_path: P
             assert (value, bool(made)) == (42 * number, is_made)
 
 
-def test_code_that_contains_code_of_numbas_own_cache_is_not_stored(tmp_path: Path) -> None:
+CALLS_NUMBAS = """
+import os
+from numba import njit as njit_of_numba
+from compcache.numba import njit
+
+FACTOR = int(os.environ["FACTOR"])
+
+@njit
+def helper(x):
+    return x * FACTOR
+
+@njit_of_numba(cache=True)
+def cached_by_numba(x):
+    return helper(x)
+
+@njit
+def caller(x):
+    return cached_by_numba(x) + 1
+"""
+
+
+@pytest.mark.parametrize("is_called_first", [False, True])
+def test_stored_code_contains_no_code_of_numbas_own_cache(tmp_path: Path, *, is_called_first: bool) -> None:
     project = Project(tmp_path)
-    project.write(p="""
-    import os
-    from numba import njit as njit_of_numba
-    from compcache.numba import njit
-
-    FACTOR = int(os.environ["FACTOR"])
-
-    @njit
-    def helper(x):
-        return x * FACTOR
-
-    @njit_of_numba(cache=True)
-    def cached_by_numba(x):
-        return helper(x)
-
-    @njit
-    def caller(x):
-        return cached_by_numba(x) + 1
-    """)
+    project.write(p=CALLS_NUMBAS)
+    script = "import p\np.helper(2)\n" + "p.cached_by_numba(2)\n" * is_called_first + "result = p.caller(2)"
 
     def run(factor: str, numba: str) -> object:
         places = {"COMPCACHE_DIR": str(project.cache), "NUMBA_CACHE_DIR": str(tmp_path / numba)}
-        return project.run("import p\nresult = p.caller(2)", backend=False, FACTOR=factor, **places)
+        return project.run(script, backend=False, FACTOR=factor, **places)
 
     run("1", "numba")
-    run("4", "numba")  # Numba finds the code that it has stored for the other factor
-    assert run("4", "other") == 9
+    value = run("4", "numba")  # Numba finds the code that it has stored for the other factor
+    assert (value, run("4", "other")) == (3 if is_called_first else 9, 9)
+
+
+def test_a_caller_of_a_function_in_numbas_own_cache_is_stored(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(p=CALLS_NUMBAS)
+
+    def compiled(script: str, cache: str) -> object:
+        """Return the functions that a process has compiled."""
+        first = "import p, numba.core.event as event\nwith event.install_recorder('numba:compile') as recorder:\n    "
+        last = "\nresult = sorted({str(data['dispatcher'].py_func.__name__) for _, e in recorder.buffer if (data := e.data)})"
+        places = {"COMPCACHE_DIR": str(tmp_path / cache), "NUMBA_CACHE_DIR": str(tmp_path / "numba")}
+        return project.run(first + script + last, backend=False, FACTOR="3", **places)
+
+    assert "cached_by_numba" in str(compiled("p.cached_by_numba(2)", "first"))
+    assert compiled("p.cached_by_numba(2)", "first") == []
+    assert "caller" in str(compiled("p.caller(2)", "second"))
+    assert compiled("p.caller(2)", "second") == []
+    project.write(p=CALLS_NUMBAS.replace("+ 1", "+ 2"))
+    assert compiled("p.caller(2)", "second") == ["caller"]  # the callee has an entry

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import textwrap
+from typing import TYPE_CHECKING
 
 import pytest
 from numba_edits import Edit, Told, assert_edit_counts, overloaded, run_own_edits  # noqa: F401 - a fixture
+
+if TYPE_CHECKING:
+    from numba_helpers import Project
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(1500)]
 pytest.importorskip("numba")
@@ -280,3 +284,42 @@ def test_the_programs_are_cached(told: Told) -> None:
     hits, _, refused = told.warm
     assert hits == len(EDITS) - 3
     assert len(refused) == 3
+
+
+#: Numba registers the function that boxes literals when the first wrapper is compiled.
+DERIVED = """
+from numba import njit, types
+from numba.core.datamodel.models import OpaqueModel, register_default
+from numba.extending import NativeValue, typeof_impl, unbox
+
+class Unit(tuple):
+    pass
+
+class UnitType(types.Literal, types.Dummy):
+    pass
+
+register_default(UnitType)(OpaqueModel)
+
+@unbox(UnitType)
+def unbox_unit(type_, value, context):
+    return NativeValue(context.context.get_dummy_value())
+
+@typeof_impl.register(Unit)
+def type_of_unit(value, context):
+    return UnitType(value)
+
+@njit(cache=True)
+def scaled(unit, x):
+    return 2 * x
+
+@njit(cache=True)
+def caller(unit, x):
+    return scaled(unit, x) + 1
+"""
+
+
+def test_types_derived_from_types_of_numba_have_one_content_in_each_process(project: Project) -> None:
+    project.write(kernel=DERIVED)
+    script = "import kernel\nresult = kernel.caller(kernel.Unit(('m',)), 20), backend.hits, backend.misses, backend.refused"
+    assert project.run(script, backend=True) == (41, 0, 2, {})
+    assert project.run(script, backend=True) == (41, 1, 0, {})

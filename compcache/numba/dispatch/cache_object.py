@@ -27,10 +27,17 @@ if TYPE_CHECKING:
     from compcache.cache import Cache
     from compcache.numba.dispatch import Backend
 
-__all__ = ["CacheObject"]
+__all__ = ["CacheObject", "are_objects_kept"]
 
 #: The kind of the entries that mark an overload as delegated to the fallback cache.
 _DELEGATED = "numba left"
+#: Contains True once a cache object was created that its owner keeps after `uninstall`.
+_kept: list[bool] = []
+
+
+def are_objects_kept() -> bool:
+    """Return whether a function may use a cache object of a backend after `uninstall`. Then compilations must be recorded."""
+    return bool(_kept)
 
 
 class CacheObject(_Cache):  # type: ignore[misc]
@@ -58,8 +65,10 @@ class CacheObject(_Cache):  # type: ignore[misc]
         self._is_requested = is_requested
         self._identities: dict[Any, Identity | Unidentifiable] = {}
         self._flushed: set[str] = set()
-        if fallback is not None:
+        if fallback is not None:  # `uninstall` restores the fallback cache
             self._fallback = fallback
+        elif not _kept:
+            _kept.append(True)
 
     @property
     def cache_path(self) -> str:

@@ -16,6 +16,7 @@ from numba.np.ufunc import ufuncbuilder, wrappers
 
 from compcache.numba.compilation import scopes
 from compcache.numba.dispatch import Backend
+from compcache.numba.dispatch.cache_object import are_objects_kept
 from compcache.numba.dispatch.function_cache import FunctionCache
 from compcache.numba.dispatch.gufunc_cache import GufuncCache
 from compcache.numba.fingerprints.fingerprint import fingerprint, walk_value
@@ -49,7 +50,6 @@ class Hooks:
         self._backend = backend
         self._replaced = Replacements()
         self._adopted: list[tuple[weakref.ref[Any], str]] = []
-        self._has_functions = False
 
     def install(self, *, is_first: bool) -> None:
         """Replace Numba's functions. If an error occurs, undo all replacements.
@@ -74,11 +74,24 @@ class Hooks:
         if is_first:
             self._adopt_running_lookup()
 
+    def serve_callees(self) -> None:
+        """Make functions of Numba's own cache use the backend from now on when a caller is compiled.
+
+        Numba's own cache does not compare the values that a callee reads, so the caller could not be stored with code from that cache.
+        """
+        for cls, (attribute, function, method) in _OWNERS.items():
+            self._replaced.wrap(cls, method, recorders.run_before(functools.partial(self._adopt_callee, attribute, function)))
+
+    def _adopt_callee(self, attribute: str, function: str, owner: Any, *_: Any, **__: Any) -> None:
+        """Adopt an object as `_adopt` does if this thread is compiling a caller."""
+        if scopes.is_compiling():
+            self._adopt(owner, attribute, function)
+
     def remove(self) -> None:
         """Restore Numba's functions.
 
-        Functions that were decorated while the hooks were installed keep using the directory. If there may be such functions, compilations
-        are still recorded.
+        Functions that were decorated while the hooks were installed keep using the directory, as do lazy functions. If there are any,
+        compilations are still recorded.
         """
         self._replaced.undo()
         for reference, attribute in self._adopted:
@@ -87,7 +100,7 @@ class Hooks:
             if isinstance(cache, FunctionCache):  # the program has not replaced it
                 setattr(owner, attribute, cache._fallback)
         self._adopted.clear()
-        if not self._has_functions:
+        if not are_objects_kept():
             recorders.stop_recording()
 
     def _adopt_running_lookup(self) -> None:
@@ -115,12 +128,11 @@ class Hooks:
 
     def _make_enable_caching(self, attribute: str, function: str) -> Callable[[Any], None]:
         """Return the replacement for `enable_caching`, which creates a cache object of the backend."""
-        hooks = self
+        backend = self._backend
 
         def enable_caching(self: Any) -> None:
             """Give a function a cache object of the backend."""
-            hooks._has_functions = True
-            setattr(self, attribute, FunctionCache(hooks._backend, self, getattr(self, function)))
+            setattr(self, attribute, FunctionCache(backend, self, getattr(self, function)))
 
         return enable_caching
 

@@ -39,7 +39,7 @@ from compcache.numba.registered.refusals import Unidentifiable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["start_recording", "stop_recording"]
+__all__ = ["run_before", "start_recording", "stop_recording"]
 
 #: The installed recorders. One set serves the whole process, because functions that keep using the directory need it after `uninstall`.
 _recorders = Replacements()
@@ -67,16 +67,16 @@ def start_recording(*, from_the_start: bool) -> None:
     _recorders.wrap(templates._OverloadAttributeTemplate, "resolve", _wrap_template)
     _recorders.wrap(templates._OverloadMethodTemplate, "_resolve", _wrap_template)
     _recorders.wrap(templates._OverloadAttributeTemplate, "_resolve", _wrap_template)
-    _recorders.wrap(dispatcher.Dispatcher, "recompile", _run_before(record_recompiled))
+    _recorders.wrap(dispatcher.Dispatcher, "recompile", run_before(record_recompiled))
     _recorders.wrap(context.CallStack, "finditer", _wrap_finditer)
-    _recorders.wrap(context.BaseContext, "resolve_getattr", _run_before(_record_attribute))
-    _recorders.wrap(context.BaseContext, "resolve_setattr", _run_before(_record_attribute))
-    _recorders.wrap(functions.BaseFunction, "get_call_type", _run_before(_record_call))
-    _recorders.wrap(dufunc.DUFunc, "_compile_for_argtys", _run_before(_record_loop))
-    _recorders.wrap(gufunc.GUFunc, "_compile_for_argtys", _run_before(_record_loop))
+    _recorders.wrap(context.BaseContext, "resolve_getattr", run_before(_record_attribute))
+    _recorders.wrap(context.BaseContext, "resolve_setattr", run_before(_record_attribute))
+    _recorders.wrap(functions.BaseFunction, "get_call_type", run_before(_record_call))
+    _recorders.wrap(dufunc.DUFunc, "_compile_for_argtys", run_before(_record_loop))
+    _recorders.wrap(gufunc.GUFunc, "_compile_for_argtys", run_before(_record_loop))
     _recorders.wrap(base.OverloadSelector, "find", _wrap_find)
-    _recorders.wrap(manager.DataModelManager, "lookup", _run_before(_record_type))
-    _recorders.wrap(base.BaseContext, "add_dynamic_addr", _run_before(_record_address))
+    _recorders.wrap(manager.DataModelManager, "lookup", run_before(_record_type))
+    _recorders.wrap(base.BaseContext, "add_dynamic_addr", run_before(_record_address))
     _recorders.wrap(serialize.NumbaPickler, "reducer_override", _wrap_reducer)
     _recorders.wrap(codegen.Codegen, "unserialize_library", _wrap_unserialize)
     _recorders.wrap(wrappers._GufuncWrapper, "__init__", _accept_backend_as_cache)
@@ -102,12 +102,12 @@ def _postpone_code() -> None:
     _recorders.replace(codegen.JITCPUCodegen, "_add_module", lambda _codegen, _module: None)
     _recorders.replace(codegen.JITCodeLibrary, "_finalize_specific", lambda library: native_code.postpone(library, generate_code))
     _recorders.wrap(codegen.JITCodeLibrary, "get_pointer_to_function", _wrap_get_pointer)
-    _recorders.wrap(codegen.JITCodeLibrary, "_get_compiled_object", _run_before(native_code.generate))
+    _recorders.wrap(codegen.JITCodeLibrary, "_get_compiled_object", run_before(native_code.generate))
     _recorders.wrap(codegen.JITCPUCodegen, "set_env", _wrap_set_env)
     _recorders.wrap(cpu.CPUContext, "get_executable", _wrap_get_executable)
 
 
-def _run_before(action: Callable[..., None]) -> Callable[[Any], Any]:
+def run_before(action: Callable[..., None]) -> Callable[[Any], Any]:
     """Return a function that wraps a method so that each call first calls `action` with the same arguments."""
 
     def wrap(original: Any) -> Any:

@@ -67,7 +67,7 @@ def content_of_type(name: str) -> str | None:
 
 def _registered_objects(cls: type) -> Iterator[Any]:
     """Yield the class, its data model, and the functions and attributes that are registered for it."""
-    from numba.core import pythonapi
+    from numba.core import boxing, pythonapi  # noqa: F401 - the first wrapper registers the conversions of base classes, which count
     from numba.core.datamodel import default_manager
 
     yield cls

@@ -68,10 +68,12 @@ def find_lazy_backend() -> Backend | None:
 
         from compcache.numba.dispatch import Backend
         from compcache.numba.hooks import recorders
+        from compcache.numba.hooks.installation import Hooks
 
         cache = open_cache()
         if cache is None:
             return None
         recorders.start_recording(from_the_start=not entrypoints._already_initialized)
         _private_backend = Backend(cache)
+        Hooks(_private_backend).serve_callees()
     return _private_backend
