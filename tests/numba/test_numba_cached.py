@@ -681,6 +681,73 @@ def test_overloads_that_can_reach_anything_in_their_package_are_identified_by_it
     assert why in reason
 
 
+_MIXED_PACKAGE = """
+    import numba
+    from numba.core.typing.templates import AbstractTemplate, infer_global
+    from numba.extending import lower_builtin, overload, type_callable
+    FACTOR = 2
+    TABLE = {("key", number): (str(number), (number,)) for number in range(30_000)}
+    def scaled(x): ...
+    @overload(scaled)
+    def overload_scaled(x):
+        return lambda x: x * FACTOR
+    def shifted(x): ...
+    @overload(shifted)
+    def overload_shifted(x):
+        length = len(TABLE["key", 3][1])
+        return lambda x: x + length
+    def doubled(x): ...
+    @type_callable(doubled)
+    def type_doubled(context):
+        return lambda x: x
+    @lower_builtin(doubled, numba.types.Integer)
+    def lower_doubled(context, builder, sig, args):
+        return builder.add(args[0], args[0])
+    class Own(numba.types.Type):
+        pass
+    @infer_global(len)
+    class TypeLen(AbstractTemplate):
+        def generic(self, args, kws):
+            if isinstance(args[0], Own):
+                return numba.intp(args[0])
+"""
+
+
+@pytest.mark.parametrize("first", ["f", "g", "h"])
+def test_code_is_found_whatever_a_process_has_examined_of_a_large_package(first: str, tmp_path: Path) -> None:
+    """The implementations that were examined before the large one are compared by values, and later ones by files."""
+    project = Project(tmp_path)
+    package = project.source / "mixed"
+    package.mkdir()
+    (package / "__init__.py").write_text(textwrap.dedent(_MIXED_PACKAGE))
+    time.sleep(0.05)
+    program = """
+    import numba, mixed
+    @numba.njit(cache=True)
+    def f(x):
+        return mixed.scaled(x) + len((x, x))
+    @numba.njit(cache=True)
+    def g(x):
+        return len((x, x)) * mixed.shifted(mixed.doubled(x))
+    @numba.njit(cache=True)
+    def h(x):
+        return mixed.scaled(x) - len((x, x))
+    @numba.njit(cache=True)
+    def late(x):
+        return mixed.scaled(x) * len((x, x))
+    functions = {"f": f, "g": g, "h": h}
+    functions[FIRST](3)
+    answer = f(3), g(3), h(3)
+    """.replace("FIRST", repr(first))
+    result = "result = answer, sorted(backend.refused.values())"
+    assert project.run(program + result + ", backend.misses", backend=True) == ((8, 14, 4), [], 3)
+    assert project.run(program + result + ", backend.misses", backend=True) == ((8, 14, 4), [], 0)
+    late = "late(3), " + result.partition(" = ")[2]
+    # A process that has only loaded code compares `scaled` by values.
+    assert project.run(program + f"result = {late}, backend.misses", backend=True) == (12, (8, 14, 4), [], 1)
+    assert project.run(program + f"result = {late}, backend.misses", backend=True) == (12, (8, 14, 4), [], 0)
+
+
 _DEFINING_PACKAGE = """
     import numba
     from numba.extending import overload
