@@ -713,15 +713,17 @@ _MIXED_PACKAGE = """
 """
 
 
-@pytest.mark.parametrize("first", ["f", "g", "h"])
-def test_code_is_found_whatever_a_process_has_examined_of_a_large_package(first: str, tmp_path: Path) -> None:
-    """The implementations that were examined before the large one are compared by values, and later ones by files."""
+@pytest.mark.parametrize("processes", [("fgh",), ("gfh",), ("f", "gh")], ids="-".join)
+def test_code_is_found_whatever_a_process_has_examined_of_a_large_package(processes: tuple[str, ...], tmp_path: Path) -> None:
+    """The implementations that a process has examined before the large one are compared by values, and later ones by files."""
     project = Project(tmp_path)
     package = project.source / "mixed"
     package.mkdir()
     (package / "__init__.py").write_text(textwrap.dedent(_MIXED_PACKAGE))
     time.sleep(0.05)
-    program = """
+
+    def run(names: str) -> object:
+        program = f"""
     import numba, mixed
     @numba.njit(cache=True)
     def f(x):
@@ -733,19 +735,17 @@ def test_code_is_found_whatever_a_process_has_examined_of_a_large_package(first:
     def h(x):
         return mixed.scaled(x) - len((x, x))
     @numba.njit(cache=True)
-    def late(x):
+    def i(x):
         return mixed.scaled(x) * len((x, x))
-    functions = {"f": f, "g": g, "h": h}
-    functions[FIRST](3)
-    answer = f(3), g(3), h(3)
-    """.replace("FIRST", repr(first))
-    result = "result = answer, sorted(backend.refused.values())"
-    assert project.run(program + result + ", backend.misses", backend=True) == ((8, 14, 4), [], 3)
-    assert project.run(program + result + ", backend.misses", backend=True) == ((8, 14, 4), [], 0)
-    late = "late(3), " + result.partition(" = ")[2]
-    # A process that has only loaded code compares `scaled` by values.
-    assert project.run(program + f"result = {late}, backend.misses", backend=True) == (12, (8, 14, 4), [], 1)
-    assert project.run(program + f"result = {late}, backend.misses", backend=True) == (12, (8, 14, 4), [], 0)
+    answers = "".join(str([f, g, h, i]["fghi".index(name)](3)) for name in {names!r})
+    result = answers, backend.misses, sorted(backend.refused.values())
+    """
+        return project.run(program, backend=True)
+
+    answers = {"f": "8", "g": "14", "h": "4", "i": "12"}
+    # In the last process but one, `i` is compiled after `f`, `g` and `h` were loaded.
+    for names, misses in [*[(names, len(names)) for names in processes], ("fgh", 0), ("fghi", 1), ("fghi", 0)]:
+        assert run(names) == ("".join([answers[name] for name in names]), misses, [])
 
 
 _DEFINING_PACKAGE = """

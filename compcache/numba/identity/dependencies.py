@@ -119,7 +119,7 @@ def _dependency_on_name(name: str, registered: list[Implementation], *, declined
 
 
 def _content_by_files(package: str) -> str:
-    """Return the content of all implementations of a package that are compared by its files. It is never current without files."""
+    """Return the content of implementations of a package that are compared by its files; no recorded content if it has no digest now."""
     return _FILES + (digest_of_package(package) or "")
 
 
