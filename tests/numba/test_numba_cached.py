@@ -681,6 +681,73 @@ def test_overloads_that_can_reach_anything_in_their_package_are_identified_by_it
     assert why in reason
 
 
+_MIXED_PACKAGE = """
+    import numba
+    from numba.core.typing.templates import AbstractTemplate, infer_global
+    from numba.extending import lower_builtin, overload, type_callable
+    FACTOR = 2
+    TABLE = {("key", number): (str(number), (number,)) for number in range(30_000)}
+    def scaled(x): ...
+    @overload(scaled)
+    def overload_scaled(x):
+        return lambda x: x * FACTOR
+    def shifted(x): ...
+    @overload(shifted)
+    def overload_shifted(x):
+        length = len(TABLE["key", 3][1])
+        return lambda x: x + length
+    def doubled(x): ...
+    @type_callable(doubled)
+    def type_doubled(context):
+        return lambda x: x
+    @lower_builtin(doubled, numba.types.Integer)
+    def lower_doubled(context, builder, sig, args):
+        return builder.add(args[0], args[0])
+    class Own(numba.types.Type):
+        pass
+    @infer_global(len)
+    class TypeLen(AbstractTemplate):
+        def generic(self, args, kws):
+            if isinstance(args[0], Own):
+                return numba.intp(args[0])
+"""
+
+
+@pytest.mark.parametrize("processes", [("fgh",), ("gfh",), ("f", "gh")], ids="-".join)
+def test_code_is_found_whatever_a_process_has_examined_of_a_large_package(processes: tuple[str, ...], tmp_path: Path) -> None:
+    """The implementations that a process has examined before the large one are compared by values, and later ones by files."""
+    project = Project(tmp_path)
+    package = project.source / "mixed"
+    package.mkdir()
+    (package / "__init__.py").write_text(textwrap.dedent(_MIXED_PACKAGE))
+    time.sleep(0.05)
+
+    def run(names: str) -> object:
+        program = f"""
+    import numba, mixed
+    @numba.njit(cache=True)
+    def f(x):
+        return mixed.scaled(x) + len((x, x))
+    @numba.njit(cache=True)
+    def g(x):
+        return len((x, x)) * mixed.shifted(mixed.doubled(x))
+    @numba.njit(cache=True)
+    def h(x):
+        return mixed.scaled(x) - len((x, x))
+    @numba.njit(cache=True)
+    def i(x):
+        return mixed.scaled(x) * len((x, x))
+    answers = "".join(str([f, g, h, i]["fghi".index(name)](3)) for name in {names!r})
+    result = answers, backend.misses, sorted(backend.refused.values())
+    """
+        return project.run(program, backend=True)
+
+    answers = {"f": "8", "g": "14", "h": "4", "i": "12"}
+    # In the last process but one, `i` is compiled after `f`, `g` and `h` were loaded.
+    for names, misses in [*[(names, len(names)) for names in processes], ("fgh", 0), ("fghi", 1), ("fghi", 0)]:
+        assert run(names) == ("".join([answers[name] for name in names]), misses, [])
+
+
 _DEFINING_PACKAGE = """
     import numba
     from numba.extending import overload

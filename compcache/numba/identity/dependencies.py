@@ -54,6 +54,11 @@ class Dependency(NamedTuple):
         """Whether the implementation declined the argument types of the compilation. The digest then omits values without an identity."""
         return self.content.startswith(_DECLINED)
 
+    @property
+    def is_by_files(self) -> bool:
+        """Whether the content is the digest of a package's files. It neither equals nor contradicts a digest of the values."""
+        return self.content.startswith(_FILES)
+
 
 def encode_names(digests: Iterable[int]) -> bytes:
     """Encode the digests of names as a sorted array of 32-bit integers."""
@@ -80,8 +85,10 @@ _LIMITS = Limits(10_000, LIMITS_OF_CLASSES.unnamed)
 _known_errors: dict[tuple[str, int, bool], Unidentifiable] = {}
 #: The functions that are compiled for implementations, by the names of the implementations.
 _compiled: dict[str, tuple[FunctionPart, ...]] = {}
-#: The packages with an implementation that can reach too many values, with the message.
-_too_large: dict[str, str] = {}
+#: The packages with an implementation that can reach too many values. Implementations of them are compared by files.
+_too_large: set[str] = set()
+#: Whether implementations are compared by files, by name. Once recorded, the form stays, because changes are found by comparing contents.
+_by_files: dict[str, bool] = {}
 
 
 @examines_program(Unidentifiable)
@@ -101,13 +108,19 @@ def _dependency_on_name(name: str, registered: list[Implementation], *, declined
     `declined` is whether the implementations have declined the types of the call. Raise `Unidentifiable` if neither the values nor the
     files can be compared.
     """
-    try:
-        return Dependency(name, _recorded_content(name, registered, declined=declined))
-    except TooLarge:
-        files = digest_of_package(package_of_implementation(registered[0].function))
-        if files is None:
-            raise
-        return Dependency(name, _FILES + files)
+    package = package_of_implementation(registered[0].function)
+    if not _by_files.setdefault(name, package in _too_large):
+        try:
+            return Dependency(name, _recorded_content(name, registered, declined=declined))
+        except TooLarge:
+            _too_large.add(package)
+            _by_files[name] = True
+    return Dependency(name, _content_by_files(package))
+
+
+def _content_by_files(package: str) -> str:
+    """Return the content of implementations of a package that are compared by its files; no recorded content if it has no digest now."""
+    return _FILES + (digest_of_package(package) or "")
 
 
 def _recorded_content(name: str, registered: list[Implementation], *, declined: bool) -> str:
@@ -129,23 +142,18 @@ def _digest_implementations(name: str, registered: list[Implementation], *, over
     """Return the digest of implementations. See `fingerprint_of_implementations` for `overlooks_members`.
 
     The functions that are compiled for them are recorded for `functions_compiled_for`. The errors of the walk are stored and raised again
-    without a walk: `TooLarge` for the whole package, others by name.
+    without a walk.
 
     Raises:
         TooLarge, Unidentifiable: as in `_compute_fingerprint`.
         Unidentifiable: this process has compiled a function that the implementations use, from other values.
     """
     package = package_of_implementation(registered[0].function)
-    if package in _too_large:
-        raise TooLarge(_too_large[package])
     key = name, len(registered), overlooks_members
     if key in _known_errors:
         raise _known_errors[key].without_traceback()
     try:
         fingerprint = _compute_fingerprint(package, registered, overlooks_members=overlooks_members)
-    except TooLarge as error:
-        _too_large[package] = str(error)
-        raise
     except Unidentifiable as error:
         _known_errors[key] = error.without_traceback()
         raise
@@ -224,9 +232,9 @@ def is_current(dependency: Dependency) -> bool:
         registered = _find_in_other_registries(dependency.name)
         if not registered:
             return content_of_type(dependency.name) == dependency.content
-    if dependency.content.startswith(_FILES):
-        return _FILES + (digest_of_package(package_of_implementation(registered[0].function)) or "") == dependency.content
-    if dependency.content.startswith(_DECLINED):
+    if dependency.is_by_files:
+        return _content_by_files(package_of_implementation(registered[0].function)) == dependency.content
+    if dependency.is_declined:
         return _DECLINED + _digest_implementations(dependency.name, registered, overlooks_members=True) == dependency.content
     return _digest_implementations(dependency.name, registered) == dependency.content
 
@@ -234,6 +242,8 @@ def is_current(dependency: Dependency) -> bool:
 def has_content(dependency: Dependency, function: Any, copy: Any) -> bool:
     """Return whether an implementation has the content of a dependency if `copy` replaces `function`; False if it cannot be compared."""
     package, declined = package_of_implementation(function), dependency.is_declined
+    if dependency.is_by_files:
+        return _content_by_files(package) == dependency.content
     registered = [
         Implementation(copy, row.options, is_overload=row.is_overload) if row.function is function else row
         for row in registry.by_name.get(dependency.name, ())

@@ -39,9 +39,9 @@ class Result(NamedTuple):
     arguments: str
 
 
-#: The content of each implementation when it ran, by its name and the digest of the types (without a digest, by `_registered`); "" if it
-#: ran with several contents.
-_contents: dict[str, dict[str, str]] = {}
+#: The content of each implementation when it ran, by its name and the form of the content (`Dependency.is_by_files`), and by the digest of
+#: the types (without a digest, by `_registered`); "" if it ran with several contents.
+_contents: dict[tuple[str, bool], dict[str, str]] = {}
 #: The names of implementations with results whose content is unknown.
 _unknown: set[str] = set()
 
@@ -64,13 +64,14 @@ def digest_arguments(function: Any, args: Iterable[Any], kws: Mapping[str, Any])
 def record_results(results: Iterable[Result]) -> None:
     """Record results that this process has, or would have if it had compiled the code that it has loaded."""
     registry.refresh()
-    for (name, content), arguments in results:
+    for dependency, arguments in results:
+        name, content = dependency
         for implementation in registry.by_name.get(name, ()):
             function = implementation.function
             function = getattr(function, "generic", None) if isinstance(function, type) else plain_function(function)
             keep_values(function)
             keep_objects(function, ())
-        contents, digest = _contents.setdefault(name, {}), arguments or _registered(name)
+        contents, digest = _contents.setdefault((name, dependency.is_by_files), {}), arguments or _registered(name)
         contents[digest] = content if contents.get(digest, content) == content else ""
 
 
@@ -95,8 +96,10 @@ def former_result(function: Any, arguments: str) -> Dependency | None:
 
     `arguments` is a digest from `digest_arguments`.
     """
-    content = _contents.get(stable_name(function), {}).get(arguments)
-    return Dependency(stable_name(function), content) if content and arguments else None
+    name = stable_name(function)
+    # A digest of the values shows more changes than one of the files.
+    content = next((_contents[key][arguments] for key in ((name, False), (name, True)) if arguments in _contents.get(key, ())), "")
+    return Dependency(name, content) if content and arguments else None
 
 
 def record_unknown_result(function: Any) -> None:
@@ -114,7 +117,7 @@ def are_results_valid(dependency: Dependency, arguments: Iterable[str]) -> bool:
     `arguments` are the digests of the types; empty if they are not recorded. Raise `Unidentifiable` if the present content cannot be
     compared.
     """
-    recorded = _contents.get(dependency.name, {})
+    recorded = _contents.get((dependency.name, dependency.is_by_files), {})
     digests = set(arguments)
     are_recorded = bool(digests) and "" not in digests
     if are_recorded:
