@@ -652,6 +652,51 @@ def test_helpers_read_arrays_that_the_program_writes_to_as_without_a_cache(tmp_p
         assert programs.start(mode, tmp_path / "cache").answer == uncached(_WRITING_TO_ARRAYS)
 
 
+#: A cell that runs again, or a module that is imported again, defines its classes and functions anew.
+_DEFINED_AGAIN = """
+    from collections import namedtuple
+    from DECORATORS import njit
+
+    CELL = '''
+    class Negative(Exception):
+        pass
+
+    Pair = namedtuple("Pair", "first second")
+
+    @njit(cache=True)
+    def check(x):
+        if x < 0:
+            raise Negative("negative")
+        return Pair(x, x)
+
+    @njit(cache=True)
+    def caller(x):
+        return check(x)
+    '''
+
+    def is_current(function):
+        try:
+            function(-1)
+        except Negative:
+            return type(function(1)) is Pair
+
+    answers = []
+    for _ in range(2):
+        exec(compile(CELL, __file__, "exec"), globals())
+        answers += [is_current(check), is_current(caller)]
+    print(answers)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", usual_modes("variable", "decorators"))
+def test_functions_that_are_defined_again_with_their_classes_use_the_new_classes(tmp_path: Path, mode: str) -> None:
+    programs = Programs(tmp_path, _DEFINED_AGAIN)
+    for _ in range(2):
+        assert programs.start(mode, tmp_path / "cache").answer == "[True, True, True, True]"
+
+
 #: The type of an enumeration that is made anew has the name of the former one, and Numba compiles the function for it.
 _MADE_ANEW = """
     import enum
