@@ -616,6 +616,87 @@ def test_helpers_that_implementations_call_and_generators_keep_the_values_of_glo
         assert programs.start(mode, tmp_path / "cache").answer == uncached(_CALLED_IN_IMPLEMENTATIONS)
 
 
+#: Numba copies contiguous arrays into code. Code reads the elements of other arrays at each call.
+_WRITING_TO_ARRAYS = """
+    import warnings
+    import numpy as np
+    from DECORATORS import njit
+
+    warnings.simplefilter("ignore")  # Numba does not cache the function
+    VIEW, TABLES = np.zeros((3, 4))[:, ::2], (np.zeros(4), 3)
+
+    @njit(cache=True)
+    def read(i):
+        return VIEW[i, i] + 10 * TABLES[0][i]
+
+    @njit(cache=True)
+    def helper(x):
+        return read(1) + x
+
+    @njit(cache=True)
+    def caller(x):
+        return helper(x)
+
+    answers = [caller(2.5)]
+    VIEW[1, 1], TABLES[0][1] = 100, 1
+    print(answers + [caller(2.5), helper(2.5), helper(2), helper(2j)])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", usual_modes("variable", "decorators"))
+def test_helpers_read_arrays_that_the_program_writes_to_as_without_a_cache(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
+    programs = Programs(tmp_path, _WRITING_TO_ARRAYS)
+    for _ in range(2):
+        assert programs.start(mode, tmp_path / "cache").answer == uncached(_WRITING_TO_ARRAYS)
+
+
+#: A cell that runs again, or a module that is imported again, defines its classes and functions anew.
+_DEFINED_AGAIN = """
+    from collections import namedtuple
+    from DECORATORS import njit
+
+    CELL = '''
+    class Negative(Exception):
+        pass
+
+    Pair = namedtuple("Pair", "first second")
+
+    @njit(cache=True)
+    def check(x):
+        if x < 0:
+            raise Negative("negative")
+        return Pair(x, x)
+
+    @njit(cache=True)
+    def caller(x):
+        return check(x)
+    '''
+
+    def is_current(function):
+        try:
+            function(-1)
+        except Negative:
+            return type(function(1)) is Pair
+
+    answers = []
+    for _ in range(2):
+        exec(compile(CELL, __file__, "exec"), globals())
+        answers += [is_current(check), is_current(caller)]
+    print(answers)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", usual_modes("variable", "decorators"))
+def test_functions_that_are_defined_again_with_their_classes_use_the_new_classes(tmp_path: Path, mode: str) -> None:
+    programs = Programs(tmp_path, _DEFINED_AGAIN)
+    for _ in range(2):
+        assert programs.start(mode, tmp_path / "cache").answer == "[True, True, True, True]"
+
+
 #: The type of an enumeration that is made anew has the name of the former one, and Numba compiles the function for it.
 _MADE_ANEW = """
     import enum

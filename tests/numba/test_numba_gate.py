@@ -639,7 +639,7 @@ def test_starts_without_numba_tell_settings_and_versions(tmp_path: Path) -> None
     (configured / ".numba_config.yaml").write_text("boundscheck: 1\n")
     cases: list[tuple[dict[str, str], str, str]] = [({}, "", ""), ({"NUMBA_NUM_THREADS": "1"}, "", "")]
     harmless = len(cases)
-    for name, value in (("BOUNDSCHECK", "1"), ("OPT", "1"), ("CPU_NAME", "generic"), ("CPU_FEATURES", "")):
+    for name, value in (("BOUNDSCHECK", "1"), ("OPT", "1"), ("CPU_NAME", "generic"), ("CPU_FEATURES", ""), ("ENABLE_AVX", "0")):
         cases.append(({f"NUMBA_{name}": value}, "", ""))
     cases += [({}, _add_metadata(tmp_path / name, name), "") for name in ("numba", "llvmlite", "numpy")]
     cases.append(({}, _add_metadata(tmp_path / "more", "more", **{"entry_points.txt": "[numba_extensions]\ninit = more:init\n"}), ""))

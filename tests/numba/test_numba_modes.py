@@ -528,7 +528,8 @@ def test_the_variable_can_say_no(monkeypatch: pytest.MonkeyPatch, value: str) ->
 
 def test_a_variable_counts_without_numba_if_the_setting_counts_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     before = settings_and_packages()
-    for name, counts in (("OPT", True), ("BOUNDSCHECK", True), ("DEBUG_CACHE", False), ("DUMP_IR", False), ("NUM_THREADS", False)):
+    counted, harmless = ("OPT", "BOUNDSCHECK", "FULL_TRACEBACKS", "DEVELOPER_MODE"), ("DEBUG_CACHE", "DUMP_IR", "NUM_THREADS")
+    for name, counts in [*[(name, True) for name in counted], *[(name, False) for name in harmless]]:
         monkeypatch.setenv(f"NUMBA_{name}", "1")
         assert (name, settings_and_packages() != before) == (name, counts)
         monkeypatch.delenv(f"NUMBA_{name}")

@@ -147,6 +147,39 @@ def test_bounds_checks_are_compiled_in_when_they_are_asked_for(project: Project)
     assert project.run(READ, backend=True) == 7
 
 
+SETTINGS = """
+    import os
+    import numpy as np
+    from numba import config, njit
+
+    def make():
+        @njit(cache=True, boundscheck=True)
+        def get(a, i):
+            return a[i]
+        return get
+
+    def misses():
+        before = backend.misses
+        assert make()(np.arange(3), 1) == 1
+        return backend.misses - before
+
+    result = [misses(), misses()]
+    for value in (np.bool_(False), np.bool_(True), 0):
+        config.LOOP_VECTORIZE = value
+        result.append(misses())
+    config.LOOP_VECTORIZE = 1
+    for config.FULL_TRACEBACKS in (1, 0):  # checked indices print a message
+        result.append(misses())
+    for os.environ["NUMBA_OPT"] in ("3", "max", "0"):
+        result.append(misses())
+"""
+
+
+def test_settings_count_by_their_texts(project: Project) -> None:
+    """Numba tells the levels "max" and 3 apart, which are equal. A program may set a value of any type."""
+    assert project.run(SETTINGS, backend=True) == [1, 0, 1, 1, 1, 1, 0, 0, 1, 1]
+
+
 CLOSURES = """
     from numba import njit
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +20,7 @@ pytestmark = [
     pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="names CPUs of x86-64"),
 ]
 pytest.importorskip("numba")
+binding = pytest.importorskip("llvmlite.binding")
 
 TOTAL = """
     import numpy as np
@@ -78,6 +80,19 @@ def test_who_names_a_cpu_gets_code_for_it_alone(project: Project) -> None:
     assert call(project, **named) == (VALUE, 0, 2, sorted([*native, "nehalem"]))
     assert call(project, **named) == (VALUE, 2, 0, sorted([*native, "nehalem"]))
     assert call(project) == (VALUE, 2, 0, sorted([*native, "nehalem"]))
+
+
+@pytest.mark.parametrize("disable", ["NUMBA_ENABLE_AVX", "numba.config.ENABLE_AVX"])
+def test_who_disables_avx_gets_code_without_it(project: Project, disable: str) -> None:
+    if not any(name.startswith("avx") and has for name, has in binding.get_host_cpu_features().items()):
+        pytest.skip("this host has no AVX")
+    call(project)
+    by_program = disable.startswith("numba")
+    variables: dict[str, Any] = {} if by_program else {disable: "0"}
+    script = f"import numba\n{disable} = 0\n" * by_program + textwrap.dedent(CALL).format(host="", tests="")
+    assert project.run(script, backend=True, **variables)[:3] == (VALUE, 0, 2)
+    assert project.run(script, backend=True, **variables)[:3] == (VALUE, 2, 0)
+    assert call(project)[:3] == (VALUE, 2, 0)
 
 
 @pytest.mark.quick_answer

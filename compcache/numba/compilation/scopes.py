@@ -31,14 +31,14 @@ from compcache.numba.fingerprints.fixed_code import CodeIdentity, record_symbol
 from compcache.numba.fingerprints.former import former_function
 from compcache.numba.fingerprints.history import record_code
 from compcache.numba.fingerprints.implementations import digest_name, plain_function, stable_name
-from compcache.numba.fingerprints.numba_values import name_of_class
+from compcache.numba.fingerprints.walk import CLASS
 from compcache.numba.identity.dependencies import Dependency, dependency_of, dependency_of_generator, has_content
 from compcache.numba.identity.kept_results import Result, digest_arguments, former_result, record_results
 from compcache.numba.identity.key import flags_text, signature_text
 from compcache.numba.identity.linked import Loop, linked_overload, take_linked
 from compcache.numba.identity.settings import config_text
 from compcache.numba.registered.jitclasses import reduce_type
-from compcache.numba.registered.library import is_library_module
+from compcache.numba.registered.library import is_library_module, name_of_class
 from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
@@ -308,8 +308,8 @@ def _make_token(function: Any, original: Any, args: Any, return_type: Any, flags
     """
     try:
         function_content = fingerprint(function)
-        own_part, *_ = function_content.parts
-        record_code([type(own_part)(original, own_part.digest, own_part.kind)])
+        own_part, *others = function_content.parts
+        record_code([type(own_part)(original, own_part.digest, own_part.kind), *[part for part in others if part.kind == CLASS]])
         components = [
             function_content.content,
             signature_text(args),

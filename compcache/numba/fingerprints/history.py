@@ -12,7 +12,8 @@ from _weakref import ref  # importing `weakref` is slow
 from compcache.numba.fingerprints import RUN
 from compcache.numba.fingerprints.former import keep_objects, keep_values
 from compcache.numba.fingerprints.owners import hashed_reference
-from compcache.numba.registered.library import full_name
+from compcache.numba.fingerprints.walk import CLASS
+from compcache.numba.registered.library import full_name, name_of_class
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ __all__ = ["first_with_old_code", "functions_recorded_as", "is_latest", "named_f
 
 #: The digests of each function by their kinds, the latest last. The reference to a function removes its row when the function is gone.
 _digests: dict[ref[Any], dict[str, dict[bytes, None]]] = {}
+#: Weak references to the classes to which code refers, by their modules and names.
+_classes: dict[tuple[str, str], dict[ref[Any], None]] = {}
 #: The records of code that was loaded without Numba, each with the functions in the code, whose linked overloads are not recorded yet.
 _unread: list[tuple[Record, Functions]] = []
 
@@ -43,6 +46,9 @@ def record_code(parts: Iterable[FunctionPart], records: Iterable[Record] = ()) -
     if len(parts) > 1:
         _unread.extend([(record, named_functions(parts)) for record in records])
     for part in parts:
+        if part.kind == CLASS:
+            known = _classes.setdefault(_name_of(part.function), {})
+            known[ref(part.function, known.pop)] = None
         keep_values(part.function)
         if part.owners or part.kind == RUN:
             keep_objects(part.function, part.owners)
@@ -52,11 +58,17 @@ def record_code(parts: Iterable[FunctionPart], records: Iterable[Record] = ()) -
 
 
 def first_with_old_code(parts: Iterable[FunctionPart]) -> str | None:
-    """Return the name of the first function whose code in this process was compiled from other values; None if there is none."""
+    """Return the name of the first function whose code in this process was compiled from other values; None if there is none.
+
+    The result is the name of a class if code in this process refers to a former class by this name, and that class still exists. An image
+    is mapped once, and code that has raised an exception keeps its class.
+    """
     for part in parts:
         digests = _known_digests(part)
         if digests and list(digests) != [part.digest]:
             return full_name(part.function)
+        if part.kind == CLASS and any(known() is not part.function for known in [*_classes.get(_name_of(part.function), ())]):
+            return ".".join(_name_of(part.function))
     return None
 
 
@@ -88,6 +100,11 @@ def take_unread() -> list[tuple[Record, Functions]]:
     rows = _unread.copy()
     _unread.clear()
     return rows
+
+
+def _name_of(cls: type) -> tuple[str, str]:
+    """Return the module of a class, and the name by which code refers to the class."""
+    return cls.__module__, name_of_class(cls) or f"{cls.__qualname__} at {id(cls)}"
 
 
 def _known_digests(part: FunctionPart) -> dict[bytes, None]:

@@ -7,7 +7,6 @@ A Numba object feeds the same tokens as its stand-in feeds without Numba, so tha
 from __future__ import annotations
 
 import functools
-import sys
 from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints import RUN
@@ -16,7 +15,7 @@ from compcache.numba.fingerprints.fixed_code import fixed_code
 from compcache.numba.fingerprints.owners import function_of, owner_of, record_ufunc
 from compcache.numba.fingerprints.state import copy_function, state_of
 from compcache.numba.registered.jitclasses import register_jitclass
-from compcache.numba.registered.library import is_found_by_name, is_generator_module, is_library_function, is_library_module
+from compcache.numba.registered.library import is_generator_module, is_library_function, is_library_module, name_of_class
 from compcache.numba.registered.marks import is_marked
 from compcache.numba.registered.options import compiler_options, declared_locals
 from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     Handler = Callable[[Walk, Any, str], None]
 
-__all__ = ["HANDLERS_OF_STAND_INS", "frozen_kernel", "handlers", "is_plain_type", "name_of_class", "name_of_pipeline"]
+__all__ = ["HANDLERS_OF_STAND_INS", "frozen_kernel", "handlers", "is_plain_type", "name_of_pipeline"]
 
 
 @functools.cache
@@ -310,18 +309,6 @@ def _feed_component(walk: Walk, part: Any, where: str) -> None:
             if name != item.__qualname__:
                 walk.feed_token("found as", name)
     walk.feed_value(part, where)
-
-
-def name_of_class(cls: type) -> str | None:
-    """Return the name under which a module contains its class: the name of the class, or of a variable; None if there is no such name.
-
-    For example, the class of ``Rows = namedtuple("Row", ...)`` has another name than its variable.
-    """
-    if is_found_by_name(cls):
-        return cls.__qualname__
-    variables = vars(sys.modules[cls.__module__]).copy() if cls.__module__ in sys.modules else {}  # other threads may add variables
-    names = [name for name, value in variables.items() if value is cls]
-    return min(names) if names else None
 
 
 def _is_structure(part: Any) -> bool:

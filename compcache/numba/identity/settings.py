@@ -13,20 +13,18 @@ __all__ = ["FORMAT", "config_text", "platform_text", "requested_cpu", "requested
 
 #: Incremented when the meaning of keys or entries changes.
 FORMAT = 7
-_config_memo: tuple[Any, str] = (None, "")
 
 
 def config_text() -> str:
-    """Reload Numba's configuration, and return as text the settings that may change code."""
-    global _config_memo  # noqa: PLW0603 - each process has one configuration
+    """Reload Numba's configuration, and return as text the settings that may change code.
+
+    Settings of unknown types count too: a program may set ``numba.config.BOUNDSCHECK`` to a boolean of NumPy.
+    """
     from numba.core import config
 
     config.reload_config()
-    settings = {name: value for name, value in vars(config).items() if name.isupper() and not is_harmless(name)}
-    values = {name: value for name, value in settings.items() if name == "OPT" or isinstance(value, (int, float, str, tuple, type(None)))}
-    if _config_memo[0] != values:
-        _config_memo = values, ", ".join(f"{name}={value!r}" for name, value in sorted(values.items()))
-    return _config_memo[1]
+    values = sorted(vars(config).items())
+    return ", ".join([f"{name}={value!r}" for name, value in values if name.isupper() and not is_harmless(name, value)])
 
 
 @functools.cache
@@ -46,17 +44,20 @@ def versions_text() -> str:
 
 
 def requested_cpu_and_features() -> tuple[str, str | None]:
-    """Return the CPU and the features that NUMBA_CPU_NAME and NUMBA_CPU_FEATURES choose, in the form of `ModuleSource`.
+    """Return the CPU and the features that NUMBA_CPU_NAME, NUMBA_CPU_FEATURES and NUMBA_ENABLE_AVX choose, in the form of `ModuleSource`.
 
-    The features are None if neither variable is set, and this host's if only the CPU is chosen.
+    The features are None if the variables choose nothing, and those that Numba uses on this host if only the CPU is chosen.
     """
+    from llvmlite import binding
     from numba.core import codegen, config
 
-    if config.CPU_NAME is None and config.CPU_FEATURES is None:
+    if config.CPU_NAME is None and config.CPU_FEATURES is None and config.ENABLE_AVX:
         return "native", None
     features = config.CPU_FEATURES
     if features is None:
         features = codegen.get_host_cpu_features()
+    if config.CPU_NAME is None and features == binding.get_host_cpu_features().flatten():  # Numba disables AVX where there is none
+        return "native", None
     return config.CPU_NAME or "native", features
 
 

@@ -158,7 +158,9 @@ class Description:
     def check(self, request: Request) -> None:
         """Check the conditions of the entry. Raise `GlobalValidationError`, which says why, if the entry is not valid in this process."""
         if request.cpu and self.cpu != request.cpu:
-            raise _invalid_entry_error("the entry was not compiled for the CPU that NUMBA_CPU_NAME and NUMBA_CPU_FEATURES choose")
+            raise _invalid_entry_error(
+                "the entry was not compiled for the CPU that NUMBA_CPU_NAME, NUMBA_CPU_FEATURES and NUMBA_ENABLE_AVX choose"
+            )
         if not request.lines.startswith(self.lines):
             raise _invalid_entry_error("the code of the entry contains source lines or paths of source files that have changed")
         # Numba may have got implementations since an entry without any was stored, so "" proves nothing in a process with Numba.

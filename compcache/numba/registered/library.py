@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CODE_GENERATORS", "full_name", "has_own_code", "is_found_by_name", "is_generator_module", "is_library_function", "is_library_module",
-    "is_made_by_library", "is_of_generators", "module_name_of", "package_of", "qualified_name_of",
+    "is_made_by_library", "is_of_generators", "module_name_of", "name_of_class", "package_of", "qualified_name_of",
 ]  # fmt: skip
 
 #: The libraries that generate code. Their versions determine the code. The parts that follow are excluded: they read the process or files.
@@ -50,6 +50,18 @@ def is_found_by_name(value: Any) -> bool:
     for part in name.split("."):
         named = getattr(named, part, None)
     return named is value
+
+
+def name_of_class(cls: type) -> str | None:
+    """Return the name under which a module contains its class: the name of the class, or of a variable; None if there is no such name.
+
+    For example, the class of ``Rows = namedtuple("Row", ...)`` has another name than its variable.
+    """
+    if is_found_by_name(cls):
+        return cls.__qualname__
+    variables = vars(sys.modules[cls.__module__]).copy() if cls.__module__ in sys.modules else {}  # other threads may add variables
+    names = [name for name, value in variables.items() if value is cls]
+    return min(names) if names else None
 
 
 def module_name_of(value: Any) -> str | None:

@@ -11,21 +11,23 @@ __all__ = ["chooses_cpu", "is_harmless", "is_variable"]
 _HARMLESS = frozenset((
     "ALWAYS_WARN_UNINIT_VAR", "ANNOTATE", "CACHE_DIR", "CACHE_LOCATOR_CLASSES", "CHROME_TRACE", "COLOR_SCHEME", "CPU_FEATURES",
     "CPU_NAME", "DEBUG", "DEBUG_ARRAY_OPT_STATS", "DEBUG_CACHE", "DEBUG_FRONTEND", "DEBUG_INLINE_CLOSURE", "DEBUG_PRINT_AFTER",
-    "DEBUG_PRINT_BEFORE", "DEBUG_PRINT_WRAP", "DEBUG_TYPEINFER", "DEVELOPER_MODE", "DISABLE_JIT", "DISABLE_PERFORMANCE_WARNINGS",
+    "DEBUG_PRINT_BEFORE", "DEBUG_PRINT_WRAP", "DEBUG_TYPEINFER", "DISABLE_JIT", "DISABLE_PERFORMANCE_WARNINGS",
     "DISABLE_TYPEINFER_FAIL_CACHE", "DUMP_ASSEMBLY", "DUMP_BYTECODE", "DUMP_CFG", "DUMP_FUNC_OPT", "DUMP_IR", "DUMP_LLVM",
-    "DUMP_OPTIMIZED", "DUMP_SSA", "ENABLE_AVX", "ENABLE_CUDASIM", "ENABLE_SYS_MONITORING", "FULL_TRACEBACKS", "FUNCTION_CACHE_SIZE",
-    "GDB_BINARY", "HIGHLIGHT_DUMPS", "HTML", "IS_OSX", "JIT_COVERAGE", "LLVM_PASS_TIMINGS", "NRT_STATS", "NUMBA_DEFAULT_NUM_THREADS",
+    "DUMP_OPTIMIZED", "DUMP_SSA", "ENABLE_AVX", "ENABLE_CUDASIM", "ENABLE_SYS_MONITORING", "FUNCTION_CACHE_SIZE", "GDB_BINARY",
+    "HIGHLIGHT_DUMPS", "HTML", "IS_OSX", "JIT_COVERAGE", "LLVM_PASS_TIMINGS", "NRT_STATS", "NUMBA_DEFAULT_NUM_THREADS",
     "NUMBA_NUM_THREADS", "PARALLEL_DIAGNOSTICS", "PYVERSION", "SHOW_HELP", "THREADING_LAYER", "THREADING_LAYER_PRIORITY", "TRACE",
     "USE_LLVMLITE_MEMORY_MANAGER", "WARNINGS",
 ))  # fmt: skip
+#: These settings change code only if they are set: checked indices print a message. DEVELOPER_MODE is the default of FULL_TRACEBACKS.
+_HARMLESS_UNLESS_SET = frozenset(("DEVELOPER_MODE", "FULL_TRACEBACKS"))
 _PREFIX = "NUMBA_"
 #: The variable that selects a profiler with which Numba registers its code.
 _PROFILER = "VS_PROFILER"
 
 
-def is_harmless(name: str) -> bool:
-    """Return whether a setting, given by its name, never changes the code of functions for a CPU."""
-    return name in _HARMLESS or name.startswith("CUDA") or name.endswith("_CUDA")
+def is_harmless(name: str, value: object = True) -> bool:
+    """Return whether a setting, given by its name, does not change the code of functions for a CPU if it has the value."""
+    return name in _HARMLESS or name.startswith("CUDA") or name.endswith("_CUDA") or (name in _HARMLESS_UNLESS_SET and not value)
 
 
 def is_variable(name: str) -> bool:
@@ -35,4 +37,4 @@ def is_variable(name: str) -> bool:
 
 def chooses_cpu(name: str) -> bool:
     """Return whether an environment variable, given by its name, chooses the CPU for which Numba compiles."""
-    return name.startswith("NUMBA_CPU_")
+    return name.startswith("NUMBA_CPU_") or name == "NUMBA_ENABLE_AVX"
