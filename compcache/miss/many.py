@@ -22,7 +22,7 @@ from compcache.miss.staleness import warn_about_repeated, warn_about_shadowed
 from compcache.wording import join_first, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from compcache.build.source import ModuleSource
     from compcache.formats.built_module import BuiltModule
@@ -48,7 +48,7 @@ class _Linking(NamedTuple):
         exported: the functions that the source defines.
         module: the linked module.
         assumed: the symbols that later sources must define, and whether each is a function.
-        weak: the source's functions that give way to functions of later sources.
+        weak: the source's definitions that give way to those of other sources.
     """
 
     number: int
@@ -82,9 +82,7 @@ class _Addition:
         self._replace = replace
         self._executor = linkers
         self._waiting: list[_Linking] = []
-        self._defined: set[str] = set()  # the functions of all sources compiled so far
-        self._strong: set[str] = set()  # the same without weak functions
-        self._weak: dict[str, int] = {}  # the weak functions, with the first source that defines each
+        self._defined: dict[str, tuple[bool, int]] = {}  # all definitions so far: whether they are weak, and the number of the source
         self._unavailable: set[str] = set()  # the functions of modules that were compiled and could not be added
         self._doubtful: list[tuple[int, ModuleSource, frozenset[str]]] = []  # sources with imports that a later source may define
         self._types: dict[str, dict[int, Provider]] = {}  # the types of the functions that the sources define, by the sources' numbers
@@ -105,11 +103,11 @@ class _Addition:
     def complete(self) -> None:
         """Compile outdated sources again, then publish all remaining modules.
 
-        A source is outdated if a later source defines one of its imports or overrides one of its weak functions. The outdated modules that
-        were published are removed.
+        A source is outdated if a later source defines one of its imports or overrides one of its weak definitions. The outdated modules
+        that were published are removed.
         """
         outdated = {number: source for number, source, unknown in self._doubtful if not unknown.isdisjoint(self._defined)}
-        outdated |= {item.number: item.source for item in self._waiting if not item.weak.isdisjoint(self._strong)}
+        outdated |= {item.number: item.source for item in self._waiting if any(map(self._overrides(item.number), item.weak))}
         self._waiting = [item for item in self._waiting if item.number not in outdated]
         replaced = {module_id for number in outdated for module_id in self._published.pop(number, ())}
         for number, source in outdated.items():
@@ -141,12 +139,11 @@ class _Addition:
                 unknown.add(name)
             return name in self._defined
 
-        earlier = {name for name, first in self._weak.items() if first < number}
         try:
             share_runtime_libraries(self._session, source, add)
             translation = translate_module(
                 source, machine=self._session.store.host(), is_cached=self._session.can_import, assumed=assumed,
-                overridden=self._strong | earlier if earlier else self._strong, is_beside=is_beside,
+                is_overridden=self._overrides(number), is_beside=is_beside,
                 provided=partial(find_bodies, self._session),
             )  # fmt: skip
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the other sources are added
@@ -155,11 +152,18 @@ class _Addition:
             return frozenset()
         module = self._start_linking(translation)
         self._waiting.append(_Linking(number, source, translation.functions, module, assumed, translation.weak))
-        self._defined |= translation.functions
-        self._strong |= translation.functions - translation.weak
-        for name in translation.weak:
-            self._weak.setdefault(name, number)
+        for name in translation.functions:
+            definition = name in translation.weak, number
+            self._defined[name] = min(definition, self._defined.get(name, definition))
         return frozenset(unknown.difference(assumed))
+
+    def _overrides(self, number: int) -> Callable[[str], bool]:
+        """Return a function that returns whether another source overrides a weak definition of a source.
+
+        That is a source with a strong or tentative definition, or an earlier source.
+        """
+        own = True, number
+        return lambda name: self._defined.get(name, own) < own
 
     def _start_linking(self, translation: Translation) -> Future[BuiltModule]:
         """Link a module in another thread, or at once if no thread can be started. Return the future module."""
