@@ -113,12 +113,12 @@ class _Addition:
         for number, source in outdated.items():
             self._compile(number, source)
         for item in self._waiting:
-            missing = [name for name in self._undefined_symbols(item) if not self._session.can_import(name)]
+            missing = [name for name in item.assumed if name not in self._defined and not self._session.can_import(name)]
             if missing and (built := self._await_linked(item)) is not None:  # optimization removes calls that never run
                 missing = [name for name in missing if name in built.imports]
             if missing:
                 functions = [name for name in missing if item.assumed[name]]
-                self._fail_importable(item, undefined_symbols_error(missing, functions))
+                self._record_failure(item.number, item.source, undefined_symbols_error(missing, functions), item.exported)
         self._publish_complete(is_last=True)
         published = {module_id for module_ids in self._published.values() for module_id in module_ids}
         for module_id in replaced - published:
@@ -188,10 +188,6 @@ class _Addition:
                 link()
         return module
 
-    def _undefined_symbols(self, item: _Linking) -> list[str]:
-        """Return the symbols that a source requires and that no source has defined yet."""
-        return [name for name in item.assumed if name not in self._defined]
-
     def _publish_complete(self, *, is_last: bool = False) -> None:
         """Publish the linked modules. Unless `is_last` is set, modules that depend on an undefined symbol wait for later sources."""
         linked = [(item, built) for item in self._waiting if (built := self._await_linked(item)) is not None]
@@ -210,7 +206,7 @@ class _Addition:
 
         A source must wait if it lacks a symbol, or if a later source may override one of its functions.
         """
-        waiting = {item.number: item.exported for item, _ in linked if item.weak or self._undefined_symbols(item)}
+        waiting = {item.number: item.exported for item, _ in linked if item.weak or item.assumed.keys() - self._defined}
         while True:
             exported = frozenset[str]().union(*waiting.values())
             importers = {
@@ -250,7 +246,7 @@ class _Addition:
             built = item.module.result()
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the other sources are added
             reraise_interrupt(error)
-            self._fail_importable(item, error)
+            self._record_failure(item.number, item.source, error, item.exported)
             return None
         self._unavailable -= item.exported
         return built
@@ -263,7 +259,7 @@ class _Addition:
                 self._require_imports(item, built)
                 require_types(self._session, built, self._types)
             except (UndefinedSymbolError, SignatureMismatchError) as error:
-                self._fail_importable(item, error)
+                self._record_failure(item.number, item.source, error, item.exported)
             else:
                 complete.append((item, built))
         return complete if len(complete) == len(linked) else self._fail_importers_of_unavailable(complete)
@@ -292,15 +288,11 @@ class _Addition:
         module_ids = publish_built(self._session, [built for _, built in linked], look_ups=look_ups)
         self._published |= {item.number: ids for (item, _), ids in zip(linked, module_ids, strict=True)}
 
-    def _fail_importable(self, item: _Linking, error: Exception) -> None:
-        """Record a failure of a source whose functions other sources may import."""
-        self._record_failure(item.number, item.source, error)
-        self._unavailable |= item.exported
-
-    def _record_failure(self, number: int, source: ModuleSource, error: Exception) -> None:
-        """Record that a source could not be added."""
+    def _record_failure(self, number: int, source: ModuleSource, error: Exception, exported: Iterable[str] = ()) -> None:
+        """Record that a source could not be added. `exported` are functions that other sources may import."""
         self._failures[number] = error
         self._failed_sources[number] = source
+        self._unavailable.update(exported)
 
     def module_ids(self) -> tuple[str, ...]:
         """Return the module_ids of all sources. Raise `ModulesNotAddedError` if some sources failed."""

@@ -49,12 +49,12 @@ def _exported_name(variable: re.Match[str]) -> str:
 def with_bodies_for_aliases(text: str, type_of: Callable[[str], str]) -> str:
     """Return a printed module in which aliases refer to the bodies of weak definitions, as in an object file.
 
-    A weak definition that an alias refers to becomes a weak alias too. `type_of` returns the type of such a definition.
+    A weak definition that an alias refers to becomes a weak alias too. `type_of` returns the type of a function.
     """
     if " weak" not in text or (" alias " not in text and " ifunc " not in text):
         return text
     meant = [referenced_name(token) for match in ALIAS.finditer(text) for token in _REFERENCE.findall(match[5]) if token[0] == "@"]
-    names = weak_definitions(text).intersection(meant)
+    names = weak_definitions(text).intersection([*meant, *[ADDRESS_OF + name for name in meant]])
     return _Rewriting(names, type_of).rewrite(text) if names else text
 
 
@@ -92,23 +92,23 @@ class _Rewriting:
             return match[0]
         words = _PLACE.sub("", match[1])
         parameters = ", ".join(map(without_name, parse_head(f"{words}{match[2]}({match[3]}").parameters))
-        body = self._move_body(match[2], match[1], f"declare {words}{match[2]}({parameters})")
+        function_type = self._type_of(referenced_name(match[2])) if self._type_of else ""
+        body = self._move_body(match[2], match[1], function_type, f"declare {words}{match[2]}({parameters})")
         return f"define internal {words}{body}({match[3]}"
 
     def _replace_variable(self, match: re.Match[str]) -> str:
         """Return the line of an overridden variable as that of an internal one. The line of any other variable is unchanged."""
         if _exported_name(match) not in self._names:
             return match[0]
-        words = _PLACE.sub("", match[2]) + match[3]
-        body = self._move_body(match[1], match[2], f"{match[1]} = external {words} {split_at(match[4], ' ')[0]}")
+        words, value_type = _PLACE.sub("", match[2]) + match[3], split_at(match[4], " ")[0]
+        body = self._move_body(match[1], match[2], value_type, f"{match[1]} = external {words} {value_type}")
         return f"{body} = internal {words} {match[4]}"
 
-    def _move_body(self, token: str, words: str, declaration: str) -> str:
+    def _move_body(self, token: str, words: str, value_type: str, declaration: str) -> str:
         """Return the reference to the body of the definition `token`, which has the attributes `words`, and add what replaces it."""
-        name = referenced_name(token)
-        body = self._bodies[token] = f"@{quote(OVERRIDDEN + name)}"
-        alias = f"{token} = weak {''.join(_OF_ALIAS.findall(words))}alias"
-        self._added.append(f"{alias} {self._type_of(name)}, ptr {body}" if self._type_of else declaration)
+        body = self._bodies[token] = f"@{quote(OVERRIDDEN + referenced_name(token))}"
+        alias = f"{token} = weak {''.join(_OF_ALIAS.findall(words))}alias {value_type}, ptr {body}"
+        self._added.append(alias if self._type_of else declaration)
         return body
 
     def _replace_alias(self, match: re.Match[str]) -> str:

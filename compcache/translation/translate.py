@@ -98,7 +98,7 @@ def translate_member(context: Any, request: Request, label: str) -> Member:
     """
     module, (printed, values, data) = _read_source(context, request, f"{label}.")
     rewritten = _rewrite(printed, values, request)
-    rewritten = with_bodies_for_aliases(rewritten, lambda name: str(_find_value(module, name).global_value_type))
+    rewritten = with_bodies_for_aliases(rewritten, lambda name: str(module.get_function(name).global_value_type))
     if rewritten is not printed:
         module = codegen.parse(rewritten, context)
     copied = {value.name for value in (*values.functions, *values.variables) if value.linkage == "available_externally"}

@@ -584,7 +584,8 @@ define i64 @ask(i64 %x) {
   %r = call i64 @hook(i64 %x)
   ret i64 %r
 }
-@levels = weak hidden global [2 x i64] [i64 5, i64 6]
+%levels = type { i64, i64 }
+@levels = weak hidden global %levels { i64 5, i64 6 }
 @given_level = weak alias i64, ptr getelementptr (i8, ptr @levels, i64 8)
 @level = alias i64, ptr getelementptr (i8, ptr @levels, i64 8)
 define i64 @ask_level(i64 %x) {
@@ -595,6 +596,17 @@ define i64 @ask_level(i64 %x) {
   %r = add i64 %s, %l
   ret i64 %r
 }
+@own = weak thread_local global i64 7
+@own_alias = thread_local alias i64, ptr @own
+define i64 @ask_own(i64 %x) {
+  %p = call ptr @llvm.threadlocal.address.p0(ptr @own)
+  %v = load i64, ptr %p
+  %q = call ptr @llvm.threadlocal.address.p0(ptr @own_alias)
+  %a = load i64, ptr %q
+  %r = add i64 %v, %a
+  ret i64 %r
+}
+declare ptr @llvm.threadlocal.address.p0(ptr)
 """
 
 
@@ -602,11 +614,11 @@ define i64 @ask_level(i64 %x) {
 @pytest.mark.parametrize("group", [None, "group"])
 def test_labels_and_aliases_of_an_overridden_definition_are_those_of_its_own_body(cache: Cache, group: str | None, order: int) -> None:
     """As in an object file, where an alias is another symbol at the place of the body."""
-    variables = "@levels = hidden global [2 x i64] [i64 100, i64 200]\n@given_level = global i64 1000\n"
+    variables = "@levels = hidden global [2 x i64] [i64 100, i64 200]\n@given_level = global i64 1000\n@own = thread_local global i64 70\n"
     texts = [HOOKS, adder("hook", 100) + variables, adder("given", 1000)]
     cache.add_modules(map(ModuleSource, texts[::order]), group)
-    held = [cache.get_target(name) for name in ("hook", "ask", "named", "chain", "given", "ask_level")]
-    assert [target(1) for target in held] == [101, 101, 11, 11, 1001, 1106]
+    held = [cache.get_target(name) for name in ("hook", "ask", "named", "chain", "given", "ask_level", "ask_own")]
+    assert [target(1) for target in held] == [101, 101, 11, 11, 1001, 1106, 77]
 
 
 @pytest.mark.parametrize("order", [1, -1])
