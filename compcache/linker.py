@@ -46,7 +46,7 @@ from compcache.translation.translate import translate, translate_again, translat
 from compcache.warning import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from compcache.build.inlining.imported import Inlined, Provided
     from compcache.build.ir_text import Definition
@@ -78,7 +78,7 @@ class Translation(NamedTuple):
 
     @property
     def weak(self) -> frozenset[str]:
-        """The exported functions that give way to definitions in other sources of the same addition."""
+        """The exported names that give way to definitions in other sources of the same addition."""
         return frozenset[str]().union(*[translated.weak for _, translated in self.parts])
 
 
@@ -114,7 +114,7 @@ def translate_module(
     is_cached: Callable[[str], bool],
     provided: Callable[[tuple[str, ...]], Mapping[str, Provided]] = offer_nothing,
     assumed: dict[str, bool] | None = None,
-    overridden: Collection[str] = (),
+    is_overridden: Callable[[str], bool] = frozenset().__contains__,
     is_beside: Callable[[str], bool] = frozenset().__contains__,
 ) -> Translation:
     """Compile a module for each of its targets: the part of `build_module` that runs LLVM. Raise the errors of `build_module`.
@@ -122,7 +122,7 @@ def translate_module(
     Args:
         source, machine, is_cached, provided: see `build_module`.
         assumed: collects the symbols that nothing defines, and whether each is a function. They become imports. None: they are errors.
-        overridden: the functions of other sources. Weak functions with these names, in a source without `functions`, become imports.
+        is_overridden: returns whether another source overrides a weak definition. Those of a source without `functions` become imports.
         is_beside: returns whether another source that is added together with this source defines a name.
     """
     if not isinstance(source, ModuleSource):
@@ -130,7 +130,7 @@ def translate_module(
             f"the source must be a compcache.ModuleSource, not {type(source).__name__}: pass ModuleSource(code) for LLVM code"
         )
     requests = [
-        request._replace(is_cached=is_cached, provided=provided, assumed=assumed, overridden=overridden, is_beside=is_beside)
+        request._replace(is_cached=is_cached, provided=provided, assumed=assumed, is_overridden=is_overridden, is_beside=is_beside)
         for request in requests_of(freeze(source), machine)
     ]
     return translate_requests(machine, requests)

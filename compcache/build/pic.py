@@ -20,37 +20,39 @@ if TYPE_CHECKING:
     from compcache.build.ir_text import Definition
 
 __all__ = [
-    "ADDRESS_OF", "ALIAS", "INITIALIZE", "TERMINATE", "Alias", "Constructors", "aliases", "find_constructors", "for_shared_object",
-    "merged_variables", "shared_thread_locals", "symbols_run_by_mapping", "thread_locals", "variable_aliases", "with_addresses",
-    "with_deferred_start", "with_init_arrays", "with_used",
+    "ADDRESS_OF", "ALIAS", "INITIALIZE", "NAME", "TERMINATE", "WORDS", "Alias", "Constructors", "aliases", "find_constructors",
+    "for_shared_object", "merged_variables", "shared_thread_locals", "symbols_run_by_mapping", "thread_locals", "variable_aliases",
+    "with_addresses", "with_deferred_start", "with_init_arrays", "with_used",
 ]  # fmt: skip
 
-_NAME = r'@(?:"[^"]*"|[-$._A-Za-z0-9]+)'
+#: A reference to a global value.
+NAME = r'@(?:"[^"]*"|[-$._A-Za-z0-9]+)'
 #: The linkage and the attributes between the name of a global value and what the value is.
-_WORDS = r"(?:[a-z_]+(?:\([a-z0-9]*\))? )*?"
-_DSO_LOCAL = re.compile(rf"^({_NAME} = (?:external|extern_weak)|declare {ATTACHMENTS}(?:extern_weak )?)\s?dso_local\b", re.MULTILINE)
+WORDS = r"(?:[a-z_]+(?:\([a-z0-9]*\))? )*?"
+_DSO_LOCAL = re.compile(rf"^({NAME} = (?:external|extern_weak)|declare {ATTACHMENTS}(?:extern_weak )?)\s?dso_local\b", re.MULTILINE)
 _HIDDEN = re.compile(
-    rf"^({_NAME} = (?:external|extern_weak)|declare {ATTACHMENTS}(?:extern_weak )?)((?: ?dso_local)?) ?(?:hidden|protected)\b", re.MULTILINE
+    rf"^({NAME} = (?:external|extern_weak)|declare {ATTACHMENTS}(?:extern_weak )?)((?: ?dso_local)?) ?(?:hidden|protected)\b", re.MULTILINE
 )
 #: A symbol that each image defines for itself, hidden (compcache.images.static_runtime). Most C++ files declare it.
 _OF_IMAGE = "@__dso_handle = external hidden global"
 #: The linkages of changeable variables that a linker merges by name.
 _MERGED = re.compile(
-    rf"^({_NAME}) = (linkonce_odr|weak_odr|linkonce|weak|common) ((?:(?:dso_local|hidden|protected) )*)({_WORDS})global ", re.MULTILINE
+    rf"^({NAME}) = (linkonce_odr|weak_odr|linkonce|weak|common) ((?:(?:dso_local|hidden|protected) )*)({WORDS})global ", re.MULTILINE
 )
-_THREAD_LOCAL = re.compile(rf"^({_NAME}) = {_WORDS}thread_local\b", re.MULTILINE)
-_MODEL = re.compile(rf"^({_NAME} = {_WORDS}thread_local)\((?:localexec|initialexec|localdynamic)\)", re.MULTILINE)
+_THREAD_LOCAL = re.compile(rf"^({NAME}) = {WORDS}thread_local\b", re.MULTILINE)
+_MODEL = re.compile(rf"^({NAME} = {WORDS}thread_local)\((?:localexec|initialexec|localdynamic)\)", re.MULTILINE)
 #: The flag of code that was compiled for an executable. In such code, thread-local variables have fixed distances.
 _PIE_LEVEL = re.compile(r'(!"PIE Level", i32) [12]\b')
 _LIST = re.compile(r"^@llvm\.global_(ctors|dtors) = appending global [^\n]*$", re.MULTILINE)
-_ITEM = re.compile(rf"\{{ i32 (\d+), ptr ({_NAME}), ptr ({_NAME}|null) \}}")
+_ITEM = re.compile(rf"\{{ i32 (\d+), ptr ({NAME}), ptr ({NAME}|null) \}}")
 _USED_LIST = re.compile(r"^@llvm\.(?:compiler\.)?used = [^\n]*", re.MULTILINE)
 _USED = re.compile(r"^@llvm\.used = appending global \[\d+ x ptr\] \[([^\n]*)\], section \"llvm\.metadata\"$", re.MULTILINE)
-#: An alias or an ifunc. Its type and its target may contain quoted names.
-ALIAS = re.compile(
-    rf'^({_NAME}) = ({_WORDS})(alias|ifunc) ((?:[^"\n]|"[^"]*")*?), ptr (?:addrspace\(\d+\) )?((?:@|[a-z]+ )[^\n]*)$', re.MULTILINE
-)
 _OPERATIONS = r"getelementptr(?: inbounds| nuw| nusw| inrange\(-?\d+, -?\d+\))*|ptrtoint|ptrtoaddr|inttoptr|bitcast|addrspacecast|trunc|(?:add|sub|xor)(?: nuw| nsw)*"  # noqa: E501
+#: An alias or an ifunc. Its type and its target may contain quoted names. A target that is an expression is printed without its type.
+ALIAS = re.compile(
+    rf'^({NAME}) = ({WORDS})(alias|ifunc) ((?:[^"\n]|"[^"]*")*?), (?:ptr (?:addrspace\(\d+\) )?(?=@))?((?:@|(?:{_OPERATIONS}) \()[^\n]*)$',
+    re.MULTILINE,
+)
 #: The prefix of functions that return the address of a thread-local variable for the calling thread.
 ADDRESS_OF = "thread_local."
 _ADDRESS = "%compcache.thread_local."
@@ -58,7 +60,7 @@ _CONSTANT = re.compile(rf"\b({_OPERATIONS}) \(([^()]*{re.escape(_ADDRESS)}[^()]*
 _BINARY = re.compile(r"(i\d+ [^,]+), i\d+ ([^,]+)\Z")
 _INTRINSIC = r"(?:tail |notail )?call [^\n@]*ptr @llvm\.threadlocal\.address\.p0\(ptr [^\n@]*{name}\)(?: #\d+)?"
 _LABEL = re.compile(r'(?:[-$._A-Za-z0-9]+|"[^"]*"):')
-_IFUNC = re.compile(rf"{_NAME[1:]} = {_WORDS}ifunc ")
+_IFUNC = re.compile(rf"{NAME[1:]} = {WORDS}ifunc ")
 _RUN_SECTION = re.compile(r', section "\.(?:(?:preinit|init|fini)_array|ctors|dtors)[".]')
 _DEFAULT_PRIORITY = 65535
 #: The functions that run the constructors of a module after its imports are bound, and its destructors before they are released.
@@ -301,7 +303,7 @@ def with_used(text: str, symbols: Iterable[str]) -> str:
         return text
     kept_list = next(filter(None, map(_USED.match, lines_from(text, "@llvm.used"))), None)
     if kept_list:
-        used = [*re.findall(rf"ptr {_NAME}", kept_list[1]), *used]
+        used = [*re.findall(rf"ptr {NAME}", kept_list[1]), *used]
         text = text.replace(kept_list[0] + "\n", "\n", 1)
     return f'{text}\n@llvm.used = appending global [{len(used)} x ptr] [{", ".join(used)}], section "llvm.metadata"\n'
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     #: image, records, target_id, flags, functions, key, mac of a `ModuleEntry`.
     Trusted = tuple[int, int, bytes, int, int, bytes, bytes]
 
-__all__ = ["Index", "ModuleEntry", "Segment", "Stamp", "entry_for", "requirement_number", "sort_by_preference"]
+__all__ = ["Index", "ModuleEntry", "Segment", "Stamp", "requirement_number", "sort_by_preference"]
 
 MAGIC = b"CCINDEX3"
 HEADER = Struct("<8sQQQ")
@@ -118,12 +118,6 @@ class ModuleEntry(Record):
         """Decode the result of `encode`."""
         stamp, fields = runtime.module_entry(data[DIGEST_SIZE:])
         return ModuleEntry(data[:DIGEST_SIZE], Stamp(*stamp), *fields)
-
-
-def entry_for(data: bytes, module_id: bytes, status: os.stat_result) -> list[Trusted]:
-    """Decode an entry to the fields that `Index.verified` yields. The result is empty if the module or the file's state differs."""
-    stamp, fields = runtime.module_entry(data[DIGEST_SIZE:])
-    return [fields] if data.startswith(module_id) and stamp == _stamp(status) else []
 
 
 def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:

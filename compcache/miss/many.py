@@ -22,7 +22,7 @@ from compcache.miss.staleness import warn_about_repeated, warn_about_shadowed
 from compcache.wording import join_first, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from compcache.build.source import ModuleSource
     from compcache.formats.built_module import BuiltModule
@@ -48,7 +48,7 @@ class _Linking(NamedTuple):
         exported: the functions that the source defines.
         module: the linked module.
         assumed: the symbols that later sources must define, and whether each is a function.
-        weak: the source's functions that give way to functions of later sources.
+        weak: the source's definitions that give way to those of other sources.
     """
 
     number: int
@@ -82,9 +82,7 @@ class _Addition:
         self._replace = replace
         self._executor = linkers
         self._waiting: list[_Linking] = []
-        self._defined: set[str] = set()  # the functions of all sources compiled so far
-        self._strong: set[str] = set()  # the same without weak functions
-        self._weak: dict[str, int] = {}  # the weak functions, with the first source that defines each
+        self._defined: dict[str, tuple[bool, int]] = {}  # all definitions so far: whether they are weak, and the number of the source
         self._unavailable: set[str] = set()  # the functions of modules that were compiled and could not be added
         self._doubtful: list[tuple[int, ModuleSource, frozenset[str]]] = []  # sources with imports that a later source may define
         self._types: dict[str, dict[int, Provider]] = {}  # the types of the functions that the sources define, by the sources' numbers
@@ -105,22 +103,22 @@ class _Addition:
     def complete(self) -> None:
         """Compile outdated sources again, then publish all remaining modules.
 
-        A source is outdated if a later source defines one of its imports or overrides one of its weak functions. The outdated modules that
-        were published are removed.
+        A source is outdated if a later source defines one of its imports or overrides one of its weak definitions. The outdated modules
+        that were published are removed.
         """
         outdated = {number: source for number, source, unknown in self._doubtful if not unknown.isdisjoint(self._defined)}
-        outdated |= {item.number: item.source for item in self._waiting if not item.weak.isdisjoint(self._strong)}
+        outdated |= {item.number: item.source for item in self._waiting if any(map(self._overrides(item.number), item.weak))}
         self._waiting = [item for item in self._waiting if item.number not in outdated]
         replaced = {module_id for number in outdated for module_id in self._published.pop(number, ())}
         for number, source in outdated.items():
             self._compile(number, source)
         for item in self._waiting:
-            missing = [name for name in self._undefined_symbols(item) if not self._session.can_import(name)]
+            missing = [name for name in item.assumed if name not in self._defined and not self._session.can_import(name)]
             if missing and (built := self._await_linked(item)) is not None:  # optimization removes calls that never run
                 missing = [name for name in missing if name in built.imports]
             if missing:
                 functions = [name for name in missing if item.assumed[name]]
-                self._fail_importable(item, undefined_symbols_error(missing, functions))
+                self._record_failure(item.number, item.source, undefined_symbols_error(missing, functions), item.exported)
         self._publish_complete(is_last=True)
         published = {module_id for module_ids in self._published.values() for module_id in module_ids}
         for module_id in replaced - published:
@@ -141,12 +139,11 @@ class _Addition:
                 unknown.add(name)
             return name in self._defined
 
-        earlier = {name for name, first in self._weak.items() if first < number}
         try:
             share_runtime_libraries(self._session, source, add)
             translation = translate_module(
                 source, machine=self._session.store.host(), is_cached=self._session.can_import, assumed=assumed,
-                overridden=self._strong | earlier if earlier else self._strong, is_beside=is_beside,
+                is_overridden=self._overrides(number), is_beside=is_beside,
                 provided=partial(find_bodies, self._session),
             )  # fmt: skip
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the other sources are added
@@ -155,11 +152,18 @@ class _Addition:
             return frozenset()
         module = self._start_linking(translation)
         self._waiting.append(_Linking(number, source, translation.functions, module, assumed, translation.weak))
-        self._defined |= translation.functions
-        self._strong |= translation.functions - translation.weak
-        for name in translation.weak:
-            self._weak.setdefault(name, number)
+        for name in translation.functions:
+            definition = name in translation.weak, number
+            self._defined[name] = min(definition, self._defined.get(name, definition))
         return frozenset(unknown.difference(assumed))
+
+    def _overrides(self, number: int) -> Callable[[str], bool]:
+        """Return a function that returns whether another source overrides a weak definition of a source.
+
+        That is a source with a strong or tentative definition, or an earlier source.
+        """
+        own = True, number
+        return lambda name: self._defined.get(name, own) < own
 
     def _start_linking(self, translation: Translation) -> Future[BuiltModule]:
         """Link a module in another thread, or at once if no thread can be started. Return the future module."""
@@ -184,10 +188,6 @@ class _Addition:
                 link()
         return module
 
-    def _undefined_symbols(self, item: _Linking) -> list[str]:
-        """Return the symbols that a source requires and that no source has defined yet."""
-        return [name for name in item.assumed if name not in self._defined]
-
     def _publish_complete(self, *, is_last: bool = False) -> None:
         """Publish the linked modules. Unless `is_last` is set, modules that depend on an undefined symbol wait for later sources."""
         linked = [(item, built) for item in self._waiting if (built := self._await_linked(item)) is not None]
@@ -206,7 +206,7 @@ class _Addition:
 
         A source must wait if it lacks a symbol, or if a later source may override one of its functions.
         """
-        waiting = {item.number: item.exported for item, _ in linked if item.weak or self._undefined_symbols(item)}
+        waiting = {item.number: item.exported for item, _ in linked if item.weak or item.assumed.keys() - self._defined}
         while True:
             exported = frozenset[str]().union(*waiting.values())
             importers = {
@@ -246,7 +246,7 @@ class _Addition:
             built = item.module.result()
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the other sources are added
             reraise_interrupt(error)
-            self._fail_importable(item, error)
+            self._record_failure(item.number, item.source, error, item.exported)
             return None
         self._unavailable -= item.exported
         return built
@@ -259,7 +259,7 @@ class _Addition:
                 self._require_imports(item, built)
                 require_types(self._session, built, self._types)
             except (UndefinedSymbolError, SignatureMismatchError) as error:
-                self._fail_importable(item, error)
+                self._record_failure(item.number, item.source, error, item.exported)
             else:
                 complete.append((item, built))
         return complete if len(complete) == len(linked) else self._fail_importers_of_unavailable(complete)
@@ -288,15 +288,11 @@ class _Addition:
         module_ids = publish_built(self._session, [built for _, built in linked], look_ups=look_ups)
         self._published |= {item.number: ids for (item, _), ids in zip(linked, module_ids, strict=True)}
 
-    def _fail_importable(self, item: _Linking, error: Exception) -> None:
-        """Record a failure of a source whose functions other sources may import."""
-        self._record_failure(item.number, item.source, error)
-        self._unavailable |= item.exported
-
-    def _record_failure(self, number: int, source: ModuleSource, error: Exception) -> None:
-        """Record that a source could not be added."""
+    def _record_failure(self, number: int, source: ModuleSource, error: Exception, exported: Iterable[str] = ()) -> None:
+        """Record that a source could not be added. `exported` are functions that other sources may import."""
         self._failures[number] = error
         self._failed_sources[number] = source
+        self._unavailable.update(exported)
 
     def module_ids(self) -> tuple[str, ...]:
         """Return the module_ids of all sources. Raise `ModulesNotAddedError` if some sources failed."""

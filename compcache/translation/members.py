@@ -203,16 +203,4 @@ def decode_member(data: bytes) -> Member:
     """Decode the result of `encode_member`. Raise `FormatError` if the bytes are damaged, or are not an encoded member."""
     with as_format_error("the stored code of a group's member is damaged"):
         packed = zlib.decompressobj().decompress(data, _MAX_SIZE)
-        member = Member(*unpack(packed))
-        return Member(
-            member.label,
-            member.bitcode,
-            tuple(member.defined),
-            tuple(member.strong),
-            dict(member.used),
-            tuple(member.copied),
-            dict(member.data),
-            dict(member.types),
-            dict(member.uses),
-            member.declarations,
-        )
+        return Member._make([tuple(value) if isinstance(value, list) else value for value in unpack(packed)])

@@ -1,7 +1,7 @@
-"""Weak functions that definitions in other files override, as in a linker.
+"""Weak functions and variables that definitions in other files override, as in a linker.
 
-A weak definition that another file overrides becomes a declaration, and is imported. Inline functions and templates of C++ (``weak_odr``)
-are equal in all files, so their definitions are kept.
+A weak definition that another file overrides becomes a declaration, and is imported. Inline functions and templates of C++ are equal in all
+files, so their definitions, which are in comdats, are kept. Constants of C have the linkage ``weak_odr`` without a comdat.
 """
 
 from __future__ import annotations
@@ -10,68 +10,126 @@ import re
 from typing import TYPE_CHECKING
 
 from compcache.build.exports import OVERRIDDEN
-from compcache.build.ir_text import parse_head, quote, referenced_name, without_name
-from compcache.build.pic import ALIAS
+from compcache.build.ir_text import parse_head, quote, referenced_name, split_at, without_name
+from compcache.build.pic import ADDRESS_OF, ALIAS, NAME, WORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
-__all__ = ["weak_functions", "without_overridden"]
+__all__ = ["weak_definitions", "with_bodies_for_aliases", "without_overridden"]
 
-_NAME = r'@(?:"[^"\n]*"|[-\w.$]+)'
-#: A weak function that is in no comdat.
-_FUNCTION = re.compile(rf'^define weak ((?:(?!@)[^\n])*)({_NAME})\(((?:(?! comdat)[^"\n]|"[^"\n]*")*)$', re.MULTILINE)
-_LABEL = re.compile(rf"(?<=\bblockaddress\(){_NAME}(?=,)")
-#: Words between linkage and type that are removed, because internal functions and declarations do not have them.
-_WORDS = re.compile(r"\b(?:dso_local|dso_preemptable|hidden|protected|default) ")
+#: The rest of a line without a comdat.
+_REST = r'(?:(?! comdat)[^"\n]|"[^"\n]*")*'
+_FUNCTION = re.compile(rf"^define weak(?:_odr)? ((?:(?!@)[^\n])*)({NAME})\(({_REST})$", re.MULTILINE)
+_VARIABLE = re.compile(rf"^({NAME}) = weak(?:_odr)? ({WORDS})(global|constant) ({_REST})$", re.MULTILINE)
+_LABEL = re.compile(rf"(?<=\bblockaddress\(){NAME}(?=,)")
+_REFERENCE = re.compile(rf'{NAME}|"[^"\n]*"')
+#: Words between linkage and type that are removed, because internal definitions and declarations do not have them.
+_PLACE = re.compile(r"\b(?:dso_local|dso_preemptable|hidden|protected|default) ")
+_OF_ALIAS = re.compile(r"\b(?:hidden|protected|thread_local(?:\(\w+\))?) ")
 
 
-def weak_functions(text: str) -> frozenset[str]:
-    """Return the names of a printed module's functions and aliases of functions with the linkage ``weak``, which other files may override.
+def weak_definitions(text: str) -> frozenset[str]:
+    """Return the exported names of the definitions in a printed module with a weak linkage, which other files may override.
 
-    Functions in comdats are left out, because a linker merges them.
+    Definitions in comdats are left out, because a linker merges them.
     """
-    if " weak " not in text:
+    if " weak" not in text:
         return frozenset()
-    matches = [match[2] for match in _FUNCTION.finditer(text)] + [match[1] for match in ALIAS.finditer(text) if _is_weak_function(match)]
-    return frozenset(map(referenced_name, matches))
+    aliases = [match[1] for match in ALIAS.finditer(text) if match[2].startswith("weak ")]
+    names = map(referenced_name, [match[2] for match in _FUNCTION.finditer(text)] + aliases)
+    return frozenset([*names, *[_exported_name(match) for match in _VARIABLE.finditer(text)]])
+
+
+def _exported_name(variable: re.Match[str]) -> str:
+    """Return the name under which other modules import a variable; for a thread-local one, that of the function with its address."""
+    return (ADDRESS_OF if "thread_local" in variable[2] else "") + referenced_name(variable[1])
+
+
+def with_bodies_for_aliases(text: str, type_of: Callable[[str], str]) -> str:
+    """Return a printed module in which aliases refer to the bodies of weak definitions, as in an object file.
+
+    A weak definition that an alias refers to becomes a weak alias too. `type_of` returns the type of a function.
+    """
+    if " weak" not in text or (" alias " not in text and " ifunc " not in text):
+        return text
+    meant = [referenced_name(token) for match in ALIAS.finditer(text) for token in _REFERENCE.findall(match[5]) if token[0] == "@"]
+    names = weak_definitions(text).intersection([*meant, *[ADDRESS_OF + name for name in meant]])
+    return _Rewriting(names, type_of).rewrite(text) if names else text
 
 
 def without_overridden(text: str, names: Collection[str]) -> str:
-    """Replace the weak functions and aliases `names` in a printed module with declarations, and return the new text.
+    """Replace the weak definitions `names` in a printed module with declarations, and return the new text.
 
+<<<<<<< HEAD
     The definitions of these functions become internal functions with different names. Labels and other aliases then refer to the internal
     functions, as in an object file. Functions in comdats are unchanged.
+=======
+    Their bodies become internal definitions with different names. Labels of functions, and other aliases, refer to these, as in an object
+    file. Definitions in comdats are unchanged.
+>>>>>>> x4
     """
-    declared: list[str] = []
-    bodies: dict[str, str] = {}  # references to the bodies of overridden functions, by those to the functions
+    return _Rewriting(names).rewrite(text)
 
-    def replace_function(match: re.Match[str]) -> str:
-        """Return the first line of an overridden function as that of an internal one. The first line of any other function is unchanged.
 
-        The declaration of the overridden function is added to `declared`, and the reference to the internal one to `bodies`.
-        """
-        name = referenced_name(match[2])
-        if name not in names:
+class _Rewriting:
+    """Gives the bodies of weak definitions names of their own."""
+
+    def __init__(self, names: Collection[str], type_of: Callable[[str], str] | None = None) -> None:
+        self._names = names
+        self._type_of = type_of  # with it, the definitions become aliases instead of declarations
+        self._added: list[str] = []  # the lines of the declarations or aliases
+        self._bodies: dict[str, str] = {}  # what a reference means in aliases and labels, if that is not the symbol
+
+    def rewrite(self, text: str) -> str:
+        """Return the new text of a printed module."""
+        changed = _VARIABLE.sub(self._replace_variable, _FUNCTION.sub(self._replace_function, text))
+        changed = ALIAS.sub(self._replace_alias, _LABEL.sub(self._body_of, changed))
+        return "\n".join([changed, *self._added, ""])
+
+    def _body_of(self, reference: re.Match[str]) -> str:
+        """Return what a reference in an alias or a label means."""
+        return self._bodies.get(reference[0], reference[0])
+
+    def _replace_function(self, match: re.Match[str]) -> str:
+        """Return the first line of an overridden function as that of an internal one. The first line of any other function is unchanged."""
+        if referenced_name(match[2]) not in self._names:
             return match[0]
-        words = _WORDS.sub("", match[1])
+        words = _PLACE.sub("", match[1])
         parameters = ", ".join(map(without_name, parse_head(f"{words}{match[2]}({match[3]}").parameters))
-        declared.append(f"declare {words}{match[2]}({parameters})")
-        bodies[match[2]] = f"@{quote(OVERRIDDEN + name)}"
-        return f"define internal {words}{bodies[match[2]]}({match[3]}"
+        function_type = self._type_of(referenced_name(match[2])) if self._type_of else ""
+        body = self._move_body(match[2], match[1], function_type, f"declare {words}{match[2]}({parameters})")
+        return f"define internal {words}{body}({match[3]}"
 
+<<<<<<< HEAD
     def replace_alias(match: re.Match[str]) -> str:
         """Return "" for an overridden alias, and add its declaration to `declared`. Let another alias refer to its function's body."""
         if referenced_name(match[1]) not in names or not _is_weak_function(match):
             return match[0].removesuffix(match[5]) + bodies.get(match[5], match[5])
         result, _, parameters = match[4].partition(" (")
         declared.append(f"declare {result} {match[1]}({parameters}")
+=======
+    def _replace_variable(self, match: re.Match[str]) -> str:
+        """Return the line of an overridden variable as that of an internal one. The line of any other variable is unchanged."""
+        if _exported_name(match) not in self._names:
+            return match[0]
+        words, value_type = _PLACE.sub("", match[2]) + match[3], split_at(match[4], " ")[0]
+        body = self._move_body(match[1], match[2], value_type, f"{match[1]} = external {words} {value_type}")
+        return f"{body} = internal {words} {match[4]}"
+
+    def _move_body(self, token: str, words: str, value_type: str, declaration: str) -> str:
+        """Return the reference to the body of the definition `token`, which has the attributes `words`, and add what replaces it."""
+        body = self._bodies[token] = f"@{quote(OVERRIDDEN + referenced_name(token))}"
+        alias = f"{token} = weak {''.join(_OF_ALIAS.findall(words))}alias {value_type}, ptr {body}"
+        self._added.append(alias if self._type_of else declaration)
+        return body
+
+    def _replace_alias(self, match: re.Match[str]) -> str:
+        """Return an alias that refers to bodies; "" for an overridden alias, whose declaration is added."""
+        if self._type_of or not match[2].startswith("weak ") or referenced_name(match[1]) not in self._names:
+            return match[0].removesuffix(match[5]) + _REFERENCE.sub(self._body_of, match[5])
+        value_type, bracket, parameters = match[4].partition(" (")
+        variable = f"{match[1]} = external {_PLACE.sub('', match[2].removeprefix('weak '))}global {value_type}"
+        self._added.append(f"declare {value_type} {match[1]}({parameters}" if bracket else variable)
+>>>>>>> x4
         return ""
-
-    changed = _LABEL.sub(lambda match: bodies.get(match[0], match[0]), _FUNCTION.sub(replace_function, text))
-    return "\n".join([ALIAS.sub(replace_alias, changed), *declared, ""])
-
-
-def _is_weak_function(alias: re.Match[str]) -> bool:
-    """Return whether a match of `ALIAS` is an alias of a function with the linkage ``weak``."""
-    return alias[2].startswith("weak ") and alias[3] == "alias" and alias[4].endswith(")")

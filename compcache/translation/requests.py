@@ -59,7 +59,7 @@ class Request(NamedTuple):
     is_cached: Callable[[str], bool] = bool
     is_beside: Callable[[str], bool] = frozenset().__contains__  # whether a source added together with this source defines a symbol
     assumed: dict[str, bool] | None = None  # collects the symbols that no module defines yet (compcache.build.slots)
-    overridden: Collection[str] = ()  # functions of other sources, which override weak functions
+    is_overridden: Callable[[str], bool] = frozenset().__contains__  # whether another source overrides a weak definition
     named_entries: Mapping[tuple[str, str], bytes] = MappingProxyType({})  # the source's own entries of data, by kind and name
     members: tuple[Member, ...] = ()  # the optimized members of a group, instead of `ir`
     copies: Collection[str] = ()  # functions that the code defines for the optimizer, and has to keep

@@ -35,7 +35,7 @@ from compcache.targets import used_features
 from compcache.translation.emission import Prepared, emit
 from compcache.translation.global_values import encode_checked, encode_values
 from compcache.translation.members import link_members, make_member, require_types_of_archive
-from compcache.translation.overridden import weak_functions, without_overridden
+from compcache.translation.overridden import weak_definitions, with_bodies_for_aliases, without_overridden
 from compcache.translation.requests import Request, check_extremes, parse_safely, size_of
 
 if TYPE_CHECKING:
@@ -78,11 +78,11 @@ def translate(context: Any, request: Request) -> Translated:
         return _translate_group(context, request)
     module, (printed, values, data) = _read_source(context, request)
     rewritten = _rewrite(printed, values, request)
-    rewritten, request = _with_thread_locals(rewritten, request)
-    weak = weak_functions(rewritten) if request.exports is None else frozenset()
-    overridden = weak.intersection(request.overridden)
+    weak = weak_definitions(rewritten) if request.exports is None else frozenset()
+    overridden = frozenset(filter(request.is_overridden, weak))
     if overridden:
         rewritten = without_overridden(rewritten, overridden)
+    rewritten, request = _with_thread_locals(rewritten, request)
     if rewritten is not printed:
         module, values = codegen.parse(rewritten, context), ir_text.read_values(rewritten)
     with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level, rewritten) as target:
@@ -98,6 +98,7 @@ def translate_member(context: Any, request: Request, label: str) -> Member:
     """
     module, (printed, values, data) = _read_source(context, request, f"{label}.")
     rewritten = _rewrite(printed, values, request)
+    rewritten = with_bodies_for_aliases(rewritten, lambda name: str(module.get_function(name).global_value_type))
     if rewritten is not printed:
         module = codegen.parse(rewritten, context)
     copied = {value.name for value in (*values.functions, *values.variables) if value.linkage == "available_externally"}

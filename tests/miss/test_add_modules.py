@@ -578,18 +578,68 @@ two:
   ret i64 11
 }
 @named = alias i64 (i64), ptr @hook
+@chain = alias i64 (i64), ptr @named
 @given = weak alias i64 (i64), ptr @hook
 define i64 @ask(i64 %x) {
   %r = call i64 @hook(i64 %x)
   ret i64 %r
 }
+%levels = type { i64, i64 }
+@levels = weak hidden global %levels { i64 5, i64 6 }
+@given_level = weak alias i64, ptr getelementptr (i8, ptr @levels, i64 8)
+@level = alias i64, ptr getelementptr (i8, ptr @levels, i64 8)
+define i64 @ask_level(i64 %x) {
+  %v = load i64, ptr @level
+  %g = load i64, ptr @given_level
+  %l = load i64, ptr @levels
+  %s = add i64 %v, %g
+  %r = add i64 %s, %l
+  ret i64 %r
+}
+@own = weak thread_local global i64 7
+@own_alias = thread_local alias i64, ptr @own
+define i64 @ask_own(i64 %x) {
+  %p = call ptr @llvm.threadlocal.address.p0(ptr @own)
+  %v = load i64, ptr %p
+  %q = call ptr @llvm.threadlocal.address.p0(ptr @own_alias)
+  %a = load i64, ptr %q
+  %r = add i64 %v, %a
+  ret i64 %r
+}
+declare ptr @llvm.threadlocal.address.p0(ptr)
 """
 
 
-def test_labels_and_aliases_of_an_overridden_function_are_those_of_its_own_body(cache: Cache) -> None:
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("group", [None, "group"])
+def test_labels_and_aliases_of_an_overridden_definition_are_those_of_its_own_body(cache: Cache, group: str | None, order: int) -> None:
     """As in an object file, where an alias is another symbol at the place of the body."""
-    cache.add_modules([ModuleSource(HOOKS), ModuleSource(adder("hook", 100)), ModuleSource(adder("given", 1000))])
-    assert [cache.get_target(name)(1) for name in ("hook", "ask", "named", "given")] == [101, 101, 11, 1001]
+    variables = "@levels = hidden global [2 x i64] [i64 100, i64 200]\n@given_level = global i64 1000\n@own = thread_local global i64 70\n"
+    texts = [HOOKS, adder("hook", 100) + variables, adder("given", 1000)]
+    cache.add_modules(map(ModuleSource, texts[::order]), group)
+    held = [cache.get_target(name) for name in ("hook", "ask", "named", "chain", "given", "ask_level", "ask_own")]
+    assert [target(1) for target in held] == [101, 101, 11, 11, 1001, 1106, 77]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("kind", ["weak global", "weak thread_local global", "weak_odr constant"])
+def test_of_several_weak_variables_that_of_the_first_source_counts(cache: Cache, kind: str, order: int) -> None:
+    read = "define i64 @{}() {{\n  %v = load i64, ptr @level\n  ret i64 %v\n}}\n"
+    declared = f"@level = {kind.replace('weak_odr', 'external').replace('weak', 'external')} i64\n"
+    texts = [f"@level = {kind} i64 {number}\n{read.format(f'user{number}')}" for number in range(4)]
+    cache.add_modules(map(ModuleSource, [*texts[::order], declared + read.format("reader")]))
+    held = [cache.get_target(name) for name in ("reader", "user0", "user1", "user2", "user3")]
+    assert [target() for target in held] == [{1: 0, -1: 3}[order]] * 5
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_tentative_definition_goes_before_a_weak_one(cache: Cache, order: int) -> None:
+    """As GNU ld has it, whichever is first."""
+    read = "define i64 @{}() {{\n  %v = load i64, ptr @level\n  ret i64 %v\n}}\n"
+    texts = [f"@level = {kind}\n{read.format(name)}" for name, kind in (("user", "weak global i64 5"), ("owner", "common global i64 0"))]
+    cache.add_modules(map(ModuleSource, texts[::order]))
+    held = [cache.get_target(name) for name in ("user", "owner")]
+    assert [target() for target in held] == [0, 0]
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
