@@ -61,13 +61,8 @@ def with_bodies_for_aliases(text: str, type_of: Callable[[str], str]) -> str:
 def without_overridden(text: str, names: Collection[str]) -> str:
     """Replace the weak definitions `names` in a printed module with declarations, and return the new text.
 
-<<<<<<< HEAD
-    The definitions of these functions become internal functions with different names. Labels and other aliases then refer to the internal
-    functions, as in an object file. Functions in comdats are unchanged.
-=======
     Their bodies become internal definitions with different names. Labels of functions, and other aliases, refer to these, as in an object
     file. Definitions in comdats are unchanged.
->>>>>>> x4
     """
     return _Rewriting(names).rewrite(text)
 
@@ -101,14 +96,6 @@ class _Rewriting:
         body = self._move_body(match[2], match[1], function_type, f"declare {words}{match[2]}({parameters})")
         return f"define internal {words}{body}({match[3]}"
 
-<<<<<<< HEAD
-    def replace_alias(match: re.Match[str]) -> str:
-        """Return "" for an overridden alias, and add its declaration to `declared`. Let another alias refer to its function's body."""
-        if referenced_name(match[1]) not in names or not _is_weak_function(match):
-            return match[0].removesuffix(match[5]) + bodies.get(match[5], match[5])
-        result, _, parameters = match[4].partition(" (")
-        declared.append(f"declare {result} {match[1]}({parameters}")
-=======
     def _replace_variable(self, match: re.Match[str]) -> str:
         """Return the line of an overridden variable as that of an internal one. The line of any other variable is unchanged."""
         if _exported_name(match) not in self._names:
@@ -131,5 +118,4 @@ class _Rewriting:
         value_type, bracket, parameters = match[4].partition(" (")
         variable = f"{match[1]} = external {_PLACE.sub('', match[2].removeprefix('weak '))}global {value_type}"
         self._added.append(f"declare {value_type} {match[1]}({parameters}" if bracket else variable)
->>>>>>> x4
         return ""
