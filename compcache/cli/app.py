@@ -45,6 +45,7 @@ _COMMANDS_WITHOUT_CHECK = ("config", "doctor", "dir", "completion", "key")
 _CHOICES = re.compile(r"'([^']*)' is not one of (.*)")
 #: ASCII replacements for the characters of tables and trees, for terminals whose encoding lacks these characters.
 _ASCII_FRAMES = {"\u2026": "~", "\u251c": "|", "\u2502": "|", "\u2514": "`", "\u2500": "-", "\u2501": "-", "\u2578": "-", "\u257a": "-"}
+_shown: set[str] = set()  # the warnings that the command has written
 _COLLECT_AFTER = 2_000_000  # new objects: listing a large cache creates many objects and no garbage
 
 #: Every command with its module in this package and its summary. A name after a colon is the name of the command in its module. The module
@@ -260,6 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the arguments after the program name; None for the arguments of this process.
     """
     warnings.showwarning = _show_warning
+    _shown.clear()
     codecs.register_error("compcache.plain", _replace_unencodable)
     gc.set_threshold(_COLLECT_AFTER, 20, 100)
     for name in ("stdout", "stderr"):
@@ -346,10 +348,12 @@ def _unknown_option_text(error: click.ClickException) -> str:
 def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: str | None = None
 ) -> None:
-    """Write a warning of the cache as one message, unless -q was given, and other warnings as `warnings` formats them."""
+    """Write a warning of the cache as one message, once, unless -q was given. Write other warnings as `warnings` formats them."""
     if issubclass(category, CacheWarning):
-        if not is_quiet():
-            print_message("warning", translate_advice(str(message)))
+        text = translate_advice(str(message))
+        if not is_quiet() and text not in _shown:
+            _shown.add(text)
+            print_message("warning", text)
     else:
         text = warnings.formatwarning(message, category, filename, lineno, line)
         print("\n".join(map(printable, text.split("\n"))), file=file or sys.stderr, end="")

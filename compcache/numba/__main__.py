@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
         SystemExit: the program's file cannot be read (status 2), there is no such module, a directory or archive has no `__main__`
             (status 1), or the program has raised it.
     """
-    if arguments[:1] in (["--help"], ["-h"]):
+    if {"-h", "--help"}.intersection(arguments[:2]):
         print(_USAGE)  # noqa: T201 - the user requested it
         return 0
     program = arguments[1:]

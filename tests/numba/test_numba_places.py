@@ -112,9 +112,17 @@ def test_a_program_runs_whose_directory_is_a_file_or_below_one(tmp_path: Path, p
     project = Project(tmp_path)
     (project.directory / "file").write_text("")
     project.register()
-    project.write(p=f"from {decorators} import njit\n@njit(cache=True)\ndef f(x):\n    return x + 1\n")
+    function = "@njit(cache=True)\ndef {}(x):\n    return x + {}\n"
+    project.write(p=f"from {decorators} import njit\n{function.format('f', 1)}{function.format('g', 2)}")
+    script = """
+import warnings, p
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    answers = p.f(1), p.g(1)
+result = answers, ["p.f was compiled, but could not be stored" in str(each.message) for each in caught]
+"""
     environment = {"COMPCACHE_NUMBA": "1", "COMPCACHE_DIR": str(project.directory / place)}
-    assert project.run("import p\nresult = p.f(1)", backend=False, **environment) == 2
+    assert project.run(script, backend=False, **environment) == ((2, 3), [True])
 
 
 @pytest.mark.slow

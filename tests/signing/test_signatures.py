@@ -260,6 +260,8 @@ def test_a_public_key_in_the_place_of_a_secret_one_is_noticed(tmp_path: Path, di
         file.write_text(f"{text}\n", encoding="utf-8")
         shown = compcache("key", "show", file)
         assert (shown.out.strip() == PUBLIC, "form of public keys" in shown.err) == (text != PUBLIC, is_noticed)
+        listed = compcache("--dir", directory, "ls", COMPCACHE_PUBLISH_KEY=f"@{file}")
+        assert listed.err.count("form of public keys") == is_noticed  # the settings are checked, and then the cache reads them
 
 
 def test_files_of_keys_may_include_each_other(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Backend"]
 
+_warned: set[tuple[str, str]] = set()  # the problems that `Backend.warn_not_stored` has reported: directories and reasons
+
 
 class Backend:
     """A backend for Numba's caching.
@@ -87,12 +89,16 @@ class Backend:
             return None
 
     def warn_not_stored(self, name: str, error: Exception) -> None:
-        """Issue a `CacheWarning` that a function was compiled, but could not be stored because of an error."""
+        """Issue a `CacheWarning` that a function was compiled, but could not be stored. Each problem of a directory is reported once."""
         import warnings
 
         from compcache.errors import CacheWarning
 
-        warnings.warn(f"{name} was compiled, but could not be stored: {error}", CacheWarning, stacklevel=4)
+        problem = self.cache.path, str(error).rpartition(": ")[2]  # without the name of a file of this function
+        if problem not in _warned:
+            _warned.add(problem)
+            message = f"{name} was compiled, but could not be stored (further functions are not reported): {error}"
+            warnings.warn(message, CacheWarning, stacklevel=4)
 
     def __repr__(self) -> str:
         return f"<compcache.numba on {self.cache.path!r}: {self.hits} hits, {self.misses} misses, {len(self.refused)} refused>"

@@ -13,6 +13,8 @@ import pytest
 from helpers import PACKAGE_ROOT
 from numba_helpers import Project
 
+from compcache.numba.__main__ import main
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -372,6 +374,12 @@ def test_ways_of_starting_a_program(tmp_path: Path) -> None:
         plain = start(*options, *arguments).removesuffix(" True")
         assert start(*options, *run, *arguments).rpartition(" ")[0] == plain, (options, arguments)
         assert start(*options, *run, *arguments) == f"{plain} False", (options, arguments)
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("run", "-h")])
+def test_the_command_and_run_have_help(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments]) == 0
+    assert capsys.readouterr().out.startswith("usage: python -m compcache.numba run ")
 
 
 def test_programs_find_modules_as_with_python(tmp_path: Path) -> None:
