@@ -71,7 +71,7 @@ def publish_or_keep(session: Session, func_name: str, built: BuiltModule, *, sig
         publish_built(session, [built], sign=sign)
     except StorageError as error:
         if not session.store.readonly:
-            warn_not_stored(func_name, error)
+            warn_not_stored(session.store, func_name, error)
         keep_in_memory(session.store, built)
 
 

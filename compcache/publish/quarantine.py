@@ -82,9 +82,11 @@ def reject_file(store: Store, path: str, reason: str) -> IntegrityError:
     return UntrustedFileError(message, path=path, reason=reason)
 
 
-def warn_not_stored(func_name: str, error: Exception) -> None:
-    """Warn that a compiled function works but could not be stored."""
-    warn(f"the compiled function {func_name!r} was not stored, so it will be compiled again next time: {error}")
+def warn_not_stored(store: Store, func_name: str, error: Exception) -> None:
+    """Warn that a compiled function works but could not be stored. Each problem of a store object is reported once."""
+    problem = str(error).rpartition(": ")[2]  # without the name of a file of this function
+    effect = "was not stored, so it will be compiled again next time (further functions are not reported)"
+    warn_once(store, problem, f"the compiled function {func_name!r} {effect}: {error}")
 
 
 def warn_once(store: Store, path: str, message: str) -> None:

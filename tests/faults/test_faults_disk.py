@@ -418,10 +418,10 @@ with warnings.catch_warnings(record=True) as caught, Cache({str(place)!r}) as ca
 messages = [str(w.message) for w in caught]
 assert all("No space left on device" in m for m in messages), messages
 assert sum("not stored" in m for m in messages) >= len(messages) - 1, messages  # the last one that fits may say more
-assert 2 < len(messages) <= 16, messages
-print(len(messages))
+assert 1 <= len(messages) <= 2, messages
+print("done")
 """
-    assert int(run_on_mount("size=96k", place, script)) > 2
+    assert run_on_mount("size=96k", place, script) == "done\n"
 
 
 CLOCKS = """
