@@ -107,10 +107,7 @@ class Later:
         self._part = part
 
     def __get__(self, cache: "Any", owner: "Any" = None) -> "Any":
-        """Import and return the member.
-
-        Raise `ReentrantLoadError` or `RuntimeError` if this code interrupts the import of the member.
-        """
+        """Import and return the member. Raise `ReentrantLoadError` or `RuntimeError` if this code interrupts the import of the member."""
         if self._part == _STORE:
             if cache is None:
                 return self

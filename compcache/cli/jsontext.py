@@ -20,8 +20,6 @@ __all__ = ["fields_of", "json_option", "jsonl_option", "print_json", "print_json
 _BATCH = 1_000  # items per write
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-
 jsonl_option = click.option("--jsonl", "as_lines", is_flag=True, help="Print JSON Lines: an object on each line, for long lists.")
 
 

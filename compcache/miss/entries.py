@@ -12,15 +12,15 @@ import os
 import sys
 import threading
 import time
-import warnings
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from compcache.digest import DIGEST_SIZE, digest
-from compcache.errors import CacheWarning, CompcacheError
+from compcache.errors import CompcacheError
 from compcache.formats.entry import EntryRecord, index_name, sequence_after
 from compcache.miss.publication import publish_built
 from compcache.publish.packs import encode_pack
+from compcache.warning import warn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -145,8 +145,7 @@ def _flush_all() -> None:
         try:
             pending.flush()
         except CompcacheError as error:
-            message = f"the latest entries of data could not be stored, and are lost: {error}"
-            warnings.warn(message, CacheWarning, stacklevel=1)
+            warn(f"the latest entries of data could not be stored, and are lost: {error}")
 
 
 def _reset_all_in_child() -> None:

@@ -66,15 +66,14 @@ def _install_or_warn(directory: str | None) -> None:
     try:
         install(directory, lazy=True)
     except Exception as error:
-        from compcache.errors import CacheWarning, CompcacheError
+        from compcache.errors import CompcacheError
         from compcache.interrupts import reraise_interrupt
+        from compcache.warning import warn
 
         reraise_interrupt(error)
         if not isinstance(error, CompcacheError):
             raise
-        import warnings
-
-        warnings.warn(f"functions of Numba are not cached: {error}", CacheWarning, stacklevel=1)
+        warn(f"functions of Numba are not cached: {error}")
 
 
 def _print_program_error(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:

@@ -90,15 +90,12 @@ class Backend:
 
     def warn_not_stored(self, name: str, error: Exception) -> None:
         """Issue a `CacheWarning` that a function was compiled, but could not be stored. Each problem of a directory is reported once."""
-        import warnings
-
-        from compcache.errors import CacheWarning
+        from compcache.warning import warn
 
         problem = self.cache.path, str(error).rpartition(": ")[2]  # without the name of a file of this function
         if problem not in _warned:
             _warned.add(problem)
-            message = f"{name} was compiled, but could not be stored (further functions are not reported): {error}"
-            warnings.warn(message, CacheWarning, stacklevel=4)
+            warn(f"{name} was compiled, but could not be stored (further functions are not reported): {error}")
 
     def __repr__(self) -> str:
         return f"<compcache.numba on {self.cache.path!r}: {self.hits} hits, {self.misses} misses, {len(self.refused)} refused>"

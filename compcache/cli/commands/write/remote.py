@@ -17,7 +17,7 @@ from compcache.remote import maintenance
 from compcache.settings import setting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sized
+    from collections.abc import Sized
 
     from compcache.cache import Cache
     from compcache.remote.client import RemoteStore
@@ -25,13 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _SECONDS = "_seconds"
-
-
-def _url_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option --remote to the function of a command, and return the function."""
-    return click.option(
-        "--remote", "url", metavar="URL", help="The remote store, or several stores separated by spaces. Default: $COMPCACHE_REMOTE."
-    )(function)
+_url_option = click.option(
+    "--remote", "url", metavar="URL", help="The remote store, or several stores separated by spaces. Default: $COMPCACHE_REMOTE."
+)
 
 
 @click.group("remote")
