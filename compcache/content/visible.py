@@ -1,10 +1,8 @@
-"""Finds the externally visible functions of LLVM code, without LLVM if possible."""
+"""Finds the externally visible functions of LLVM code: of assembly without LLVM if possible, of bitcode by LLVM."""
 
 from __future__ import annotations
 
-from compcache.errors import FormatError
-
-__all__ = ["exported_names", "names_without_llvm", "visible_definitions", "weak_definitions"]
+__all__ = ["exported_names", "names_without_llvm", "weak_definitions"]
 
 _NOT_EXPORTED = frozenset(("internal", "private", "hidden", "available_externally"))
 _WEAK_LINKAGES = frozenset(("linkonce", "linkonce_odr", "weak", "weak_odr"))
@@ -20,16 +18,6 @@ def exported_names(code: str | bytes) -> tuple[str, ...]:
     return names if names is not None else _names_by_llvm(code)
 
 
-def _names_in_bitcode(code: bytes) -> tuple[str, ...] | None:
-    """Return the visible functions that bitcode defines, or None if only LLVM can determine them."""
-    from compcache.formats.bitcode import defined_functions
-
-    try:
-        return defined_functions(code)
-    except FormatError:
-        return None
-
-
 def _names_by_llvm(code: str | bytes) -> tuple[str, ...]:
     """Return the visible functions of a module that LLVM parses. See `codegen.parse` and `choose_exports` for the exceptions."""
     from compcache.build import codegen
@@ -43,28 +31,18 @@ def _names_by_llvm(code: str | bytes) -> tuple[str, ...]:
         return tuple([export.symbol for export in exports if not export.link_only])
 
 
-def visible_definitions(text: str) -> tuple[str, ...] | None:
-    """Return the names of the visible functions that LLVM assembly defines, or None if only LLVM can determine them."""
-    definitions = _definitions(text)
-    return None if definitions is None else tuple([name for name, words in definitions if _NOT_EXPORTED.isdisjoint(words)])
-
-
-def weak_definitions(code: str | bytes) -> frozenset[str]:
-    """Return the names of functions with weak or linkonce linkage. The result is empty if only LLVM can determine them."""
-    if isinstance(code, str):
-        return frozenset([name for name, words in _definitions(code) or () if not _WEAK_LINKAGES.isdisjoint(words)])
-    from compcache.formats.bitcode import weak_functions
-
-    try:
-        return weak_functions(code)
-    except FormatError:
-        return frozenset()
+def weak_definitions(text: str) -> frozenset[str]:
+    """Return the names of functions in LLVM assembly with weak or linkonce linkage; empty if only LLVM can determine them."""
+    return frozenset([name for name, words in _definitions(text) or () if not _WEAK_LINKAGES.isdisjoint(words)])
 
 
 def names_without_llvm(code: str | bytes) -> tuple[str, ...] | None:
-    """Return the names of the externally visible functions in LLVM code, or None if only LLVM can determine them."""
-    names = visible_definitions(code) if isinstance(code, str) else _names_in_bitcode(code)
-    return None if names is None else tuple([name.removeprefix("\1") for name in names])  # see `ir_text.with_symbols`
+    """Return the names of the externally visible functions in LLVM code, or None if only LLVM can determine them, as in bitcode."""
+    definitions = _definitions(code) if isinstance(code, str) else None
+    if definitions is None:
+        return None
+    names = [name for name, words in definitions if _NOT_EXPORTED.isdisjoint(words)]
+    return tuple([name.removeprefix("\1") for name in names])  # see `ir_text.with_symbols`
 
 
 def _definitions(text: str) -> list[tuple[str, list[str]]] | None:

@@ -213,7 +213,7 @@ def test_every_kind_of_job(cache: Cache, jobs: ModuleType) -> None:
         6,
         1,
     ]
-    assert names(report.built)[:2] == ["text and 1 more", "bitcode"]
+    assert names(report.built)[:2] == ["text and 1 more", "job 1"]
     assert report.built[1].functions == ("bitcode",)
 
 
