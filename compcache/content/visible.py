@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 __all__ = ["exported_names", "names_without_llvm", "weak_definitions"]
 
 _NOT_EXPORTED = frozenset(("internal", "private", "hidden", "available_externally"))
 _WEAK_LINKAGES = frozenset(("linkonce", "linkonce_odr", "weak", "weak_odr"))
-_NAME_CHARACTERS = frozenset("-$._ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
+#: The start of a definition: the words before the name, and, if they are on one line, the name and the parenthesis behind it.
+_DEFINITION = re.compile(r'^[^\S\n]*define\s([^@\n]*)(?:@("[^"\n]*"|[-$.\w]*)\s*(\(?))?', re.MULTILINE | re.ASCII)
 
 
 def exported_names(code: str | bytes) -> tuple[str, ...]:
@@ -49,32 +52,14 @@ def _definitions(text: str) -> list[tuple[str, list[str]]] | None:
     """Return the name of each function definition with the words before it, or None if only LLVM can determine them."""
     if " alias " in text or " ifunc " in text:
         return None
-    names = []
-    position = text.find("define")
-    while position >= 0:
-        sigil = text.find("@", position)
-        end_of_word = position + len("define")
-        begins_line = not text[text.rfind("\n", 0, position) + 1 : position].strip()
-        if begins_line and sigil >= 0 and text[end_of_word : end_of_word + 1].isspace():
-            name, end = _read_name(text, sigil + 1)
-            if not name or name.isdigit() or not text[end : end + 64].lstrip().startswith("("):  # text with more spaces is left to LLVM
-                return None
-            names.append((name, text[position:sigil].split()))
-        position = text.find("define", end_of_word)
-    return names
-
-
-def _read_name(text: str, start: int) -> tuple[str, int]:
-    """Return the global name that begins at `start`, after the ``@``, and the position of its end."""
-    if text[start : start + 1] == '"':
-        end = text.find('"', start + 1)
-        quoted = text[start + 1 : end] if end > 0 else ""
-        if "\\" in quoted:
+    definitions = []
+    for words, name, parenthesis in _DEFINITION.findall(text):
+        plain = name.strip('"')
+        if not plain or name.isdigit() or not parenthesis:
+            return None
+        if "\\" in plain:
             from compcache.build.ir_text import unquote
 
-            quoted = unquote(quoted)
-        return quoted, end + 1
-    end = start
-    while end < len(text) and text[end] in _NAME_CHARACTERS:
-        end += 1
-    return text[start:end], end
+            plain = unquote(plain)
+        definitions.append((plain, words.split()))
+    return definitions

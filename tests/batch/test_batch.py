@@ -236,6 +236,7 @@ def test_bitcode_that_is_cached_is_found_out_by_a_worker(cache: Cache) -> None:
             ["pair"],
         ),
         ("define i64 @0() {\n ret i64 1\n}\n", []),
+        ("define i64\n@f() {\n ret i64 1\n}\n", []),
         ("; define i64 @no() {\ndefine private void @p() {\n ret void\n}\n", []),
     ],
 )
