@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from compcache.hit.loader import Loader
-    from compcache.remote.breaker import Gate
     from compcache.remote.client import Inquiry, RemoteStore
     from compcache.store import Store
 
@@ -35,7 +34,7 @@ class Session:
         TypeError: an item of `remote` has another type.
     """
 
-    __slots__ = ("_gates", "_remote_given", "_remotes", "_url", "loader", "lock_timeout", "max_size", "retargets", "store")
+    __slots__ = ("_remote_given", "_remotes", "_url", "loader", "lock_timeout", "max_size", "retargets", "store")
 
     def __init__(
         self, store: Store, loader: Loader, *, max_size: int | None, lock_timeout: float | None, retargets: bool,
@@ -48,8 +47,7 @@ class Session:
         self.retargets = retargets
         self._remote_given = _join_texts("remote", remote[0]), _join_texts("remote_mode", remote[1])
         self._remotes: list[RemoteStore | None] = []  # at most one item: the opened store, or None if there is no remote store
-        self._gates: list[Gate | None] = []  # at most one item
-        self._url: str | None = None  # the URLs, with the content of files, for which the store and the gate were opened
+        self._url: str | None = None  # the URLs, with the content of files, for which the store was opened
 
     @property
     def remote_given(self) -> str | None:
@@ -77,7 +75,6 @@ class Session:
         if url != self._url:
             self._url = url
             self._remotes.clear()
-            self._gates.clear()
         return url
 
     def remote_mode(self) -> str | None:
@@ -117,8 +114,7 @@ class Session:
     def _remote_for_miss(self, names: tuple[str, ...]) -> RemoteStore | None:
         """Return the remote store for a miss of these functions, or None.
 
-        The result is None if `remote` returns None, if the cache is read-only, or if no function has a content name. It is also None while
-        the store is skipped after failures, which is counted.
+        The result is None if `remote` returns None, if the cache is read-only, or if no function has a content name.
 
         See `remote_url` and `remote` for the exceptions.
         """
@@ -128,17 +124,6 @@ class Session:
         from compcache.identity import label_of
 
         if all(label_of(name) is None for name in names):
-            return None
-        if not self._gates:
-            from compcache.remote.breaker import Gate
-
-            is_off = (self.remote_mode() or "").split() == ["off"]
-            self._gates.append(Gate([address.rstrip("/") for address in _split_urls(url)]) if not is_off else None)
-        gate = self._gates[0]
-        if gate is None:
-            return None
-        if gate.are_all_open():
-            self.store.stats.count("remote_skipped")
             return None
         return self.remote()
 
@@ -177,15 +162,6 @@ def _join_texts(name: str, value: object) -> str | None:
         if not isinstance(item, str):
             raise TypeError(f"Cache(): each item of {name} must be a str, not {type(item).__name__}")
     return " ".join(value)
-
-
-def _split_urls(urls: str) -> list[str]:
-    """Return the URLs in the text of a setting. A text of one word is not parsed."""
-    if len(urls.split()) == 1:
-        return [urls]
-    from compcache.remote.address import split_urls
-
-    return split_urls(urls)
 
 
 def _resolve_references(urls: str) -> str:

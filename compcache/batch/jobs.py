@@ -108,7 +108,7 @@ def _require_no_conflicts(jobs: Iterable[PreparedJob]) -> None:
         if source is None:
             continue
         digest = content_digest(freeze(source))
-        weak = weak_definitions(source.ir) if source.functions is None and isinstance(source.ir, (str, bytes)) else frozenset()
+        weak = weak_definitions(source.ir) if source.functions is None and isinstance(source.ir, str) else frozenset()
         for name in job.functions:
             if name in weak or is_content_name(name):
                 continue
@@ -162,11 +162,7 @@ def _exported_names(job: Job) -> tuple[str, ...]:
     source = job.build
     if not isinstance(source, ModuleSource):
         return ()
-    if source.functions is not None:
-        return tuple(source.functions)
-    if not isinstance(source.ir, (str, bytes)):
-        return ()
-    return names_without_llvm(source.ir) or ()
+    return tuple(source.functions) if source.functions is not None else names_without_llvm(source.ir) or ()
 
 
 def _label_in_reports(number: int, job: Job, functions: tuple[str, ...]) -> str:

@@ -17,15 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["command", "complete_files", "complete_names", "complete_pinned"]
 
 _MAX_NAMES = 1_000
-_SHELLS = {
-    "bash": 'eval "$(compcache completion bash)" in ~/.bashrc',
-    "zsh": 'eval "$(compcache completion zsh)" in ~/.zshrc',
-    "fish": "compcache completion fish > ~/.config/fish/completions/compcache.fish",
-}
+_SHELLS = ("bash", "zsh", "fish")
 
 
 @click.command("completion")
-@click.argument("shell", type=click.Choice(list(_SHELLS)))
+@click.argument("shell", type=click.Choice(_SHELLS))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:
     r"""Print the script that completes commands, options and function names in a shell.

@@ -70,13 +70,16 @@ def print_note(message: str) -> None:
 
 
 def print_code(text: str, language: str) -> None:
-    """Print code, with syntax colours on a terminal. `language` is ``llvm`` or ``asm``."""
+    """Print code, with syntax colours on a terminal. `language` is Pygments' name of the language: ``llvm`` or ``gas``."""
     if style("x", bold=True) == "x":  # `style` adds no codes here
         print_text(text)
         return
-    from compcache.cli.render.code import highlight
+    from pygments import highlight
+    from pygments.formatters import TerminalFormatter
+    from pygments.lexers import get_lexer_by_name
 
-    click.echo("\n".join(highlight(_printable_line(line), language) for line in text.rstrip("\n").split("\n")))
+    printable_text = "\n".join(map(_printable_line, text.rstrip("\n").split("\n")))
+    click.echo(highlight(printable_text, get_lexer_by_name(language, stripnl=False), TerminalFormatter()), nl=False)
 
 
 def _printable_line(line: str) -> str:

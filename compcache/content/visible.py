@@ -1,14 +1,15 @@
-"""Finds the externally visible functions of LLVM code, without LLVM if possible."""
+"""Finds the externally visible functions of LLVM code: of assembly without LLVM if possible, of bitcode by LLVM."""
 
 from __future__ import annotations
 
-from compcache.errors import FormatError
+import re
 
-__all__ = ["exported_names", "names_without_llvm", "visible_definitions", "weak_definitions"]
+__all__ = ["exported_names", "names_without_llvm", "weak_definitions"]
 
 _NOT_EXPORTED = frozenset(("internal", "private", "hidden", "available_externally"))
 _WEAK_LINKAGES = frozenset(("linkonce", "linkonce_odr", "weak", "weak_odr"))
-_NAME_CHARACTERS = frozenset("-$._ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
+#: The start of a definition: the words before the name, and, if they are on one line, the name and the parenthesis behind it.
+_DEFINITION = re.compile(r'^[^\S\n]*define\s([^@\n]*)(?:@("[^"\n]*"|[-$.\w]*)\s*(\(?))?', re.MULTILINE | re.ASCII)
 
 
 def exported_names(code: str | bytes) -> tuple[str, ...]:
@@ -18,16 +19,6 @@ def exported_names(code: str | bytes) -> tuple[str, ...]:
     """
     names = names_without_llvm(code)
     return names if names is not None else _names_by_llvm(code)
-
-
-def _names_in_bitcode(code: bytes) -> tuple[str, ...] | None:
-    """Return the visible functions that bitcode defines, or None if only LLVM can determine them."""
-    from compcache.formats.bitcode import defined_functions
-
-    try:
-        return defined_functions(code)
-    except FormatError:
-        return None
 
 
 def _names_by_llvm(code: str | bytes) -> tuple[str, ...]:
@@ -43,60 +34,32 @@ def _names_by_llvm(code: str | bytes) -> tuple[str, ...]:
         return tuple([export.symbol for export in exports if not export.link_only])
 
 
-def visible_definitions(text: str) -> tuple[str, ...] | None:
-    """Return the names of the visible functions that LLVM assembly defines, or None if only LLVM can determine them."""
-    definitions = _definitions(text)
-    return None if definitions is None else tuple([name for name, words in definitions if _NOT_EXPORTED.isdisjoint(words)])
-
-
-def weak_definitions(code: str | bytes) -> frozenset[str]:
-    """Return the names of functions with weak or linkonce linkage. The result is empty if only LLVM can determine them."""
-    if isinstance(code, str):
-        return frozenset([name for name, words in _definitions(code) or () if not _WEAK_LINKAGES.isdisjoint(words)])
-    from compcache.formats.bitcode import weak_functions
-
-    try:
-        return weak_functions(code)
-    except FormatError:
-        return frozenset()
+def weak_definitions(text: str) -> frozenset[str]:
+    """Return the names of functions in LLVM assembly with weak or linkonce linkage; empty if only LLVM can determine them."""
+    return frozenset([name for name, words in _definitions(text) or () if not _WEAK_LINKAGES.isdisjoint(words)])
 
 
 def names_without_llvm(code: str | bytes) -> tuple[str, ...] | None:
-    """Return the names of the externally visible functions in LLVM code, or None if only LLVM can determine them."""
-    names = visible_definitions(code) if isinstance(code, str) else _names_in_bitcode(code)
-    return None if names is None else tuple([name.removeprefix("\1") for name in names])  # see `ir_text.with_symbols`
+    """Return the names of the externally visible functions in LLVM code, or None if only LLVM can determine them, as in bitcode."""
+    definitions = _definitions(code) if isinstance(code, str) else None
+    if definitions is None:
+        return None
+    names = [name for name, words in definitions if _NOT_EXPORTED.isdisjoint(words)]
+    return tuple([name.removeprefix("\1") for name in names])  # see `ir_text.with_symbols`
 
 
 def _definitions(text: str) -> list[tuple[str, list[str]]] | None:
     """Return the name of each function definition with the words before it, or None if only LLVM can determine them."""
     if " alias " in text or " ifunc " in text:
         return None
-    names = []
-    position = text.find("define")
-    while position >= 0:
-        sigil = text.find("@", position)
-        end_of_word = position + len("define")
-        begins_line = not text[text.rfind("\n", 0, position) + 1 : position].strip()
-        if begins_line and sigil >= 0 and text[end_of_word : end_of_word + 1].isspace():
-            name, end = _read_name(text, sigil + 1)
-            if not name or name.isdigit() or not text[end : end + 64].lstrip().startswith("("):  # text with more spaces is left to LLVM
-                return None
-            names.append((name, text[position:sigil].split()))
-        position = text.find("define", end_of_word)
-    return names
-
-
-def _read_name(text: str, start: int) -> tuple[str, int]:
-    """Return the global name that begins at `start`, after the ``@``, and the position of its end."""
-    if text[start : start + 1] == '"':
-        end = text.find('"', start + 1)
-        quoted = text[start + 1 : end] if end > 0 else ""
-        if "\\" in quoted:
+    definitions = []
+    for words, name, parenthesis in _DEFINITION.findall(text):
+        plain = name.strip('"')
+        if not plain or name.isdigit() or not parenthesis:
+            return None
+        if "\\" in plain:
             from compcache.build.ir_text import unquote
 
-            quoted = unquote(quoted)
-        return quoted, end + 1
-    end = start
-    while end < len(text) and text[end] in _NAME_CHARACTERS:
-        end += 1
-    return text[start:end], end
+            plain = unquote(plain)
+        definitions.append((plain, words.split()))
+    return definitions

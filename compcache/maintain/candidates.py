@@ -57,7 +57,7 @@ class Census:
 
     def add(self, slice_: Slice) -> None:
         """Add the modules of a slice to the counts."""
-        packs = [module_id for module_id, is_pack in slice_.pack_flags().items() if is_pack]
+        packs = [module_id for module_id, row in slice_.rows().items() if row.is_pack]
         self.packs.update(packs)
         self.modules += len(slice_.present) - len(packs)
         self.size += sum(status.size for status in slice_.present.values())

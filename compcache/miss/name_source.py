@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from compcache.build.codegen import plain_source
 from compcache.build.exports import visible_exports
 from compcache.build.ir_text import read_values, with_symbols
 from compcache.build.large_data.variables import abridged
 from compcache.build.pic import aliases
+from compcache.build.trial import UNTRUSTED, try_in_child
 from compcache.content.assembled_files import reads_files
 from compcache.content.functions import Naming, name_functions, name_together
 from compcache.content.names import exported_as
-from compcache.content.visible import exported_names
+from compcache.content.visible import exported_names, names_without_llvm
 from compcache.errors import CompileError
-from compcache.translation.requests import print_code
+from compcache.translation.requests import code_pieces, print_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,12 +33,16 @@ _MOST_PRINTED, _MOST_DATA = 1 << 24, 1 << 20
 def name_source(sealed: SealedSource) -> Naming:
     """Compute content names for the functions of a source. LLVM parses the code.
 
-    Untrusted code, and long code or data, is not printed. Then all functions get names with the same digest. Raise `CompileError` if LLVM
-    does not accept the code, if the code has no externally visible function, or if it is bitcode with inline assembly that reads files.
-    Raise `UndefinedSymbolError` if code that is not printed exports nothing, or `InvalidNameError` if the name of a function is not valid.
+    Untrusted code, and long code or data, is not printed. Then all functions get names with the same digest. If only LLVM can find the
+    functions in untrusted code, another process parses the code first. Raise `CompileError` if LLVM does not accept the code, if the code
+    has no externally visible function, or if it is bitcode with inline assembly that reads files. Raise `UndefinedSymbolError` if code that
+    is not printed exports nothing, or `InvalidNameError` if the name of a function is not valid.
     """
     source = sealed.source
     if source.untrusted or _is_long(source.ir):
+        if source.untrusted and names_without_llvm(source.ir) is None:  # LLVM has to parse the code, which may end the process
+            for code in code_pieces(plain_source(source.ir)):
+                try_in_child(code, None, limits=UNTRUSTED)
         return name_together(_choose_exports(source, exported_names(source.ir)), sealed.digest)
     try:
         text = with_symbols(print_code(source.ir))

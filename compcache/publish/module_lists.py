@@ -567,16 +567,6 @@ class ModuleLists:
                 rows.update(self._decode_rows(module_list, [(module_id, value) for module_id, value in batch if module_id not in rows]))
         return rows
 
-    def pack_flags_of_directory(self, first_byte: int) -> dict[bytes, bool]:
-        """Return, for each module whose id begins with this byte, whether it is a pack. If a list is damaged, the rows are read instead."""
-        try:
-            return {
-                key[1:]: self._platform_of_digest(value[:CHECK_SIZE]).is_pack
-                for key, value in self._items_between(*_module_keys(first_byte))
-            }
-        except FormatError:
-            return {module_id: row.is_pack for module_id, row in self.rows_of_directory(first_byte).items()}
-
     def requirements_of_directory(self, first_byte: int) -> Iterator[tuple[bytes, bytes]]:
         """Yield (required module_id, module_id of the entry) for the entries of data that require a module in this directory."""
         for key, _ in self._items_between(b"r%c" % first_byte, b"r%b" % _next_byte(first_byte)):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
-import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.errors import CompcacheError
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FOUND", "MISSING", "NO_STORE", "SKIPPED", "STORE_ERROR", "STORE_HIT", "STORE_MISS", "TIMED_OUT", "UNAVAILABLE", "HelperAnswer",
-    "RemoteAnswer", "map_file", "remote_answer", "skipped_answer",
+    "RemoteAnswer", "remote_answer", "skipped_answer",
 ]  # fmt: skip
 
 #: Outcomes: the first field of the helper's answer about a function.
@@ -36,7 +34,7 @@ class HelperAnswer(NamedTuple):
 
     Attributes:
         outcome: `FOUND`, `MISSING` or `UNAVAILABLE`.
-        data: for `FOUND`, the bytes of the module or the path of a file that contains it; for `UNAVAILABLE`, the reason.
+        data: for `FOUND`, the bytes of the module; for `UNAVAILABLE`, the reason.
         signatures: the module's signatures.
         imports: rows (name, module, signatures) for the imported modules that the store sent with the function.
         store: the position of the store that had the function, or `NO_STORE`.
@@ -73,16 +71,6 @@ class RemoteAnswer(NamedTuple):
     is_asked: bool
     module_id: str = ""
     size: int = 0
-
-
-def map_file(path: str) -> memoryview:
-    """Map a file that the helper wrote, and return a read-only view of its content. Raise `OSError` if it cannot be opened or mapped."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        size = os.fstat(descriptor).st_size
-        return memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)) if size else memoryview(b"")
-    finally:
-        os.close(descriptor)
 
 
 def skipped_answer(url: str, name: str, failures: int, seconds: float) -> RemoteAnswer:

@@ -16,14 +16,10 @@ from __future__ import annotations
 import os
 import time
 
-from compcache.interrupts import reraise_interrupt, suppress
+from compcache.interrupts import suppress
 from compcache.remote.directory import state_directory
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-__all__ = ["PROBE_SECONDS", "Breaker", "Gate", "Patience", "breaker_of"]
+__all__ = ["PROBE_SECONDS", "Breaker", "Patience", "breaker_of"]
 
 _FAILURES = 3  # the number of consecutive failures that opens the breaker
 _FIRST_PAUSE = 30.0
@@ -37,8 +33,6 @@ _FIRST_LOSS, _NEXT_LOSS = 0.4, 0.1
 _FIRST_IMPATIENCE, _LONGEST_IMPATIENCE = 1.0, 60.0
 #: The number of questions that a process asks without waiting in such a time.
 _UNWAITED = 4
-#: For how many seconds a process assumes that an open breaker stays open, without reading the file.
-_RECHECK_SECONDS = 0.25
 
 
 class Breaker:
@@ -123,30 +117,6 @@ def breaker_of(url: str) -> Breaker:
     Raise `OSError` if the directory of the breaker cannot be made private.
     """
     return Breaker(os.path.join(state_directory(url, os.environ), "breaker"))
-
-
-class Gate:
-    """Checks whether the breakers of all remote stores are open, without importing a client."""
-
-    def __init__(self, urls: Iterable[str]) -> None:
-        self._urls = tuple(urls)
-        self._known_open_until = 0.0
-
-    def are_all_open(self) -> bool:
-        """Return whether all breakers are open. While they are, their files are read at most four times a second.
-
-        If the directory of a breaker is not private, the result is False.
-        """
-        now = time.time()
-        if 0 < self._known_open_until - now <= _RECHECK_SECONDS:
-            return True
-        try:
-            is_open = all(breaker_of(url).is_open() for url in self._urls)
-        except OSError as error:
-            reraise_interrupt(error)
-            return False  # the look-up reports the error
-        self._known_open_until = now + _RECHECK_SECONDS if is_open else 0.0
-        return is_open
 
 
 class Patience:

@@ -7,7 +7,7 @@ import time
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.errors import CompcacheError, FormatError
+from compcache.errors import CompcacheError
 from compcache.formats.entry import is_pack
 from compcache.formats.graph import decode_notes
 from compcache.formats.manifest_writer import WholeManifest
@@ -24,7 +24,6 @@ from compcache.remote.answer import (
     UNAVAILABLE,
     HelperAnswer,
     RemoteAnswer,
-    map_file,
     remote_answer,
     skipped_answer,
 )  # fmt: skip
@@ -240,7 +239,7 @@ class RemoteStore:
             compile_seconds = self.estimate_compile_time(requested) if compiles else None
             question = ask(
                 self.settings, "find", list(requested), *self._platform_and_shelves(), self._process_token(), self.settings.writable,
-                time.monotonic(), patience, compile_seconds, self._store.temporary, first, keeps=compiles and self.writes,
+                time.monotonic(), patience, compile_seconds, first, keeps=compiles and self.writes,
             )  # fmt: skip
         except OSError as error:
             reraise_interrupt(error)
@@ -300,7 +299,7 @@ class RemoteStore:
             states = [breaker.state() for breaker in self.breakers()]
             failures, seconds = min(states, key=itemgetter(1))  # of the store that is asked again first
             return skipped_answer(self.settings.shown, name, failures, seconds)
-        message = "find", [name], *self._platform_and_shelves(), b"", (), time.monotonic(), _PATIENCE, None, "", 0
+        message = "find", [name], *self._platform_and_shelves(), b"", (), time.monotonic(), _PATIENCE, None, 0
         answer, problem = self._send_question(_PATIENCE + _MARGIN, *message)
         if answer is not None:
             (row,), _seconds = answer
@@ -320,8 +319,8 @@ class RemoteStore:
         distrusts_pack = False
         fetched: list[str] = []
         for name, answer in zip(names, answers, strict=True):
-            if answer.outcome != FOUND:
-                reason = f": {answer.data}" if isinstance(answer.data, str) and answer.data else ""
+            if isinstance(answer.data, str):  # no module
+                reason = f": {answer.data}" if answer.data else ""
                 self._store.stats.remote_answered(name, f"{answer.outcome}{reason}")
                 self.count("remote_errors" if answer.outcome == UNAVAILABLE else "remote_misses")
                 continue
@@ -351,14 +350,10 @@ class RemoteStore:
             if adopted is not None:
                 yield from adopted.imports
 
-    def _adopt_module(self, name: str, data: bytes | str, signatures: bytes, store: int) -> AdoptedModule | None:
-        """Publish a module, given as bytes or as the path of a file that the helper wrote.
-
-        Return None if the module is not accepted, or cannot be read or stored.
-        """
+    def _adopt_module(self, name: str, data: bytes, signatures: bytes, store: int) -> AdoptedModule | None:
+        """Publish a module. Return None if the module is not accepted, or cannot be stored."""
         try:
-            module = data if isinstance(data, bytes) else self._map_and_remove(data)
-            adopted = adopt_module(self._store, module, func_name=name, signatures=signatures)
+            adopted = adopt_module(self._store, data, func_name=name, signatures=signatures)
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
             self._count_for_store(store, "remote_rejected")
@@ -366,21 +361,8 @@ class RemoteStore:
             self._store.stats.refused(name, f"remote store: {error}")
             return None
         self._count_for_store(store, "remote_hits")
-        self._count_for_store(store, "remote_size", len(module))
+        self._count_for_store(store, "remote_size", len(data))
         return adopted
-
-    def _map_and_remove(self, path: str) -> memoryview:
-        """Map a file that the helper has written, remove the file, and return a view of its content.
-
-        Raise `FormatError` if the file is not in the directory for such files, or `OSError` if the file cannot be mapped.
-        """
-        if os.path.dirname(path) != self._store.temporary:
-            raise FormatError(f"the helper process returned the path {path}, which is not in {self._store.temporary}")
-        try:
-            return map_file(path)
-        finally:
-            with suppress(OSError):
-                os.unlink(path)
 
     def record_compile_time(self, names: Iterable[str], seconds: float) -> None:
         """Record the seconds that compiling these functions took."""

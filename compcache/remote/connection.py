@@ -29,7 +29,7 @@ __all__ = [
 ]  # fmt: skip
 
 #: The version of questions and answers. Helpers of several versions may run side by side; they share breakers and outboxes.
-_PROTOCOL = 6
+_PROTOCOL = 7
 SOCKET, LOCK, REFUSED = f"socket-{_PROTOCOL}", f"helper-{_PROTOCOL}.lock", f"refused-{_PROTOCOL}"
 LENGTH = Struct("<I")
 MAX_MESSAGE = 1 << 30

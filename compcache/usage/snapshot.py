@@ -93,12 +93,6 @@ class Slice:
         unlisted = self._record_unlisted(listed_rows)
         return {module_id: row for module_id in self.present if (row := listed_rows.get(module_id) or unlisted.get(module_id)) is not None}
 
-    def pack_flags(self) -> dict[bytes, bool]:
-        """Return for each readable module whether it is a pack. See `_record_unlisted` for the exception."""
-        listed_flags = self._slices.lists.pack_flags_of_directory(self.first)
-        unlisted = {module_id: row.is_pack for module_id, row in self._record_unlisted(listed_flags).items()}
-        return {module_id: is_pack for module_id, is_pack in {**listed_flags, **unlisted}.items() if module_id in self.present}
-
     def _record_unlisted(self, listed: Mapping[bytes, object]) -> dict[bytes, Row]:
         """Record in the slices the existing modules that are not listed, and the listed modules that do not exist.
 

@@ -33,7 +33,6 @@ ELSEWHERE = {
     "build/entry_code/aarch64.py": "the assembler of one architecture, which its errors name",
     "build/entry_code/x86_64.py": "the assembler of one architecture; what has none is compiled by LLVM",
     "build/llvm_types.py": "x86_fp80 is a type of LLVM's",
-    "cli/render/code.py": "x86_fp80 is a type of LLVM's",
 }
 _NAME = re.compile(r"x86|amd64|aarch64|arm64|riscv|loongarch|ppc64|\barmv", re.IGNORECASE)
 #: Names of CPUs in examples.

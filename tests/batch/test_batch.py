@@ -213,7 +213,7 @@ def test_every_kind_of_job(cache: Cache, jobs: ModuleType) -> None:
         6,
         1,
     ]
-    assert names(report.built)[:2] == ["text and 1 more", "bitcode"]
+    assert names(report.built)[:2] == ["text and 1 more", "job 1"]
     assert report.built[1].functions == ("bitcode",)
 
 
@@ -236,6 +236,7 @@ def test_bitcode_that_is_cached_is_found_out_by_a_worker(cache: Cache) -> None:
             ["pair"],
         ),
         ("define i64 @0() {\n ret i64 1\n}\n", []),
+        ("define i64\n@f() {\n ret i64 1\n}\n", []),
         ("; define i64 @no() {\ndefine private void @p() {\n ret void\n}\n", []),
     ],
 )

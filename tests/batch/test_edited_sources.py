@@ -54,7 +54,7 @@ def test_an_edited_source_is_compiled_and_a_reverted_one_as_well(cache: Cache, a
 
 
 def test_what_is_the_same_needs_no_llvm(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs = ModuleSource(constant("f", 1)), bitcode(constant("g", 1))
+    jobs = ModuleSource(constant("f", 1)), ModuleSource(constant("g", 1))
     batch(cache, *jobs)
 
     def refuse(*_: object) -> None:
@@ -64,12 +64,22 @@ def test_what_is_the_same_needs_no_llvm(cache: Cache, monkeypatch: pytest.Monkey
     assert counts(batch(cache, *jobs)) == (0, 2, 0)
 
 
-@pytest.mark.parametrize("as_source", [ModuleSource, bitcode])
+def with_functions(text: str) -> ModuleSource:
+    return ModuleSource(llvm.parse_assembly(text).as_bitcode(), {"scale": "i64()"})
+
+
+@pytest.mark.parametrize("as_source", [ModuleSource, with_functions])
 def test_two_sources_of_one_name_are_an_error_that_names_both(cache: Cache, as_source: Any) -> None:
     jobs = [Job(None, as_source(constant("scale", value) + constant(f"own{value}", 1)), label=f"{value}.ll") for value in (1, 2)]
     with pytest.raises(ConflictingJobsError, match=r"'scale' is defined by job 0 \('1\.ll'\) and by job 1 \('2\.ll'\), whose sources"):
         batch(cache, *jobs)
     assert cache.functions() == ()
+
+
+def test_names_in_bitcode_are_not_compared(cache: Cache) -> None:
+    """Only LLVM knows the names in bitcode, and a batch does not ask LLVM before its jobs run."""
+    assert counts(batch(cache, *[bitcode(constant("scale", value)) for value in (1, 2)])) == (2, 0, 0)
+    assert cache.get_target("scale")() == 2
 
 
 def test_the_same_source_twice_and_inline_functions_are_no_error(cache: Cache) -> None:

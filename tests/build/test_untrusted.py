@@ -164,6 +164,22 @@ except CompcacheError as error:
     assert "the code contains coroutines that LLVM" in message
 
 
+def test_another_process_looks_for_the_functions_in_untrusted_code(directory: Path) -> None:
+    """LLVM has to parse code with aliases to find its functions."""
+    source = COROUTINE + "@g = alias i1 (ptr), ptr @f\n"
+    message = run_fresh(
+        directory,
+        f"""
+from compcache import Cache, CompileError, ModuleSource
+try:
+    Cache(directory).compile(ModuleSource({source!r}, untrusted=True))
+except CompileError as error:
+    result = str(error)
+""",
+    )
+    assert message.startswith("LLVM cannot translate the code")
+
+
 COMMON = [
     GOOD,
     *(GOOD.replace("define ", f"define internal {word} ") for word in ("fastcc", "coldcc", "swiftcc", "tailcc")),

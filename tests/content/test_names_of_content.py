@@ -18,7 +18,6 @@ from compcache import Cache, CompileError, Function, Identity, ModuleSource, Sha
 from compcache.content import functions as naming
 from compcache.content.functions import name_functions
 from compcache.content.names import content_digest, freeze, seal
-from compcache.content.visible import names_without_llvm
 from compcache.images.native_target import initialize
 from compcache.miss.name_source import name_source
 
@@ -340,25 +339,6 @@ def test_adding_other_code_under_a_name_says_what_it_shadows(cache: Cache) -> No
         cache.add_module(ModuleSource(TWO + adder("third", 1)))  # a module of another kind may hold copies
     with pytest.warns(ShadowWarning, match="the cache already has different code for 'first' and 1 more"):
         cache.add_module(ModuleSource(TWO.replace("%x, 1", "%x, 7")))
-
-
-class Counted(str):
-    """Code that counts the characters of which it has made copies."""
-
-    __slots__ = ()
-    copied = 0
-
-    def __getitem__(self, place: Any) -> str:
-        part = super().__getitem__(place)
-        Counted.copied += len(part)
-        return part
-
-
-def test_names_are_found_in_linear_time() -> None:
-    code = Counted("".join([adder(f"f{number}", number) for number in range(500)]))
-    names = names_without_llvm(code)
-    assert names == tuple([f"f{number}" for number in range(500)])
-    assert Counted.copied < 2 * len(code)
 
 
 COUNTERS = """\

@@ -27,7 +27,6 @@ from compcache.bundles.layout import open_bundle
 from compcache.digest import check
 from compcache.directory.places import UNCACHED
 from compcache.errors import GlobalValidationError, LibraryError
-from compcache.formats.bitcode import defined_functions
 from compcache.formats.host_file import HostFile, decode_host, encode_host
 from compcache.globals import decode_definition
 from compcache.images.archives import open_archive
@@ -208,82 +207,6 @@ def test_bundles_with_other_modules_in_them(bundle: Path, data: st.DataObject) -
 def bitcode() -> bytes:
     code: bytes = llvm.parse_assembly(adder("f", 1) + adder("g", 2)).as_bitcode()
     return code
-
-
-@FEW
-@given(data=st.data())
-def test_the_functions_of_bitcode(bitcode: bytes, data: st.DataObject) -> None:
-    changed = bytearray(bitcode)
-    for _ in range(data.draw(st.integers(1, 6))):
-        at = data.draw(st.integers(4, len(bitcode) - 1))
-        changed[at] = data.draw(st.integers(0, 255))
-    bounded(defined_functions, bytes(changed), FormatError)
-    bounded(defined_functions, b"BC\xc0\xde" + data.draw(st.binary(max_size=80)), FormatError)
-    bounded(defined_functions, b"\xde\xc0\x17\x0b" + data.draw(st.binary(max_size=80)), FormatError)
-
-
-class _Writer:
-    """A stream of bits, the least significant of each byte first."""
-
-    def __init__(self) -> None:
-        self.bits: list[int] = []
-
-    def fixed(self, value: int, width: int) -> None:
-        self.bits += [value >> bit & 1 for bit in range(width)]
-
-    def vbr(self, value: int, width: int) -> None:
-        high = 1 << width - 1
-        while value >= high:
-            self.fixed(value & high - 1 | high, width)
-            value >>= width - 1
-        self.fixed(value, width)
-
-    def module(self) -> bytes:
-        self.bits += [0] * (-len(self.bits) % 32)
-        head = _Writer()
-        head.fixed(1, 2)
-        head.vbr(8, 8)
-        head.vbr(3, 4)
-        head.bits += [0] * (-len(head.bits) % 32)
-        head.fixed(len(self.bits) // 32, 32)
-        bits = head.bits + self.bits
-        data = bytes(sum(bit << n for n, bit in enumerate(bits[at : at + 8])) for at in range(0, len(bits), 8))
-        return b"BC\xc0\xde" + data
-
-
-@pytest.mark.parametrize("element", ["literal", "of no width"])
-@pytest.mark.parametrize("count", [1 << 20, 1 << 40])
-def test_arrays_of_nothing_in_bitcode_take_no_time(element: str, count: int) -> None:
-    """An abbreviation whose array has elements that take no bits: any number of them is in the file."""
-    writer = _Writer()
-    writer.fixed(2, 3)  # define an abbreviation: a literal, an array, its elements
-    writer.vbr(3, 5)
-    writer.fixed(1, 1)
-    writer.vbr(8, 8)
-    writer.fixed(0, 1)
-    writer.fixed(3, 3)
-    if element == "literal":
-        writer.fixed(1, 1)
-        writer.vbr(7, 8)
-    else:
-        writer.fixed(0, 1)
-        writer.fixed(1, 3)
-        writer.vbr(0, 5)
-    writer.fixed(4, 3)
-    writer.vbr(count, 6)
-    bounded(defined_functions, writer.module(), FormatError)
-
-
-def test_numbers_in_chunks_wider_than_the_bitcode_are_refused() -> None:
-    writer = _Writer()
-    writer.fixed(2, 3)  # define an abbreviation: a number in chunks of 2**40 bits
-    writer.vbr(1, 5)
-    writer.fixed(0, 1)
-    writer.fixed(2, 3)
-    writer.vbr(1 << 40, 5)
-    writer.fixed(4, 3)
-    with pytest.raises(FormatError, match="truncated"):
-        defined_functions(writer.module())
 
 
 def member(name: bytes, content: bytes, size: bytes | None = None) -> bytes:

@@ -117,14 +117,6 @@ class MemoryStore:
             raise TooLargeError(key)
         return data
 
-    async def parts(self, key: str, largest: int) -> AsyncIterator[bytes]:
-        data = await self.get(key, largest)
-        if data is None:
-            raise FileNotFoundError(key)
-        for at in range(0, len(data), 1000):
-            yield data[at : at + 1000]
-            await self._request()
-
     async def create(self, key: str, data: bytes) -> bool:
         created = []
 

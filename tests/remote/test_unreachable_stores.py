@@ -106,14 +106,14 @@ def test_a_helper_whose_directory_is_not_private_breaks_no_question(tmp_path: Pa
         assert cache.has_many(["f"]) == (False,)
 
 
-def test_misses_while_the_store_is_left_alone_load_no_client(store: Path, tmp_path: Path) -> None:
+def test_misses_while_the_store_is_left_alone_are_skipped(store: Path, tmp_path: Path) -> None:
     with Cache(tmp_path / "a", remote=store.as_uri()) as cache:
         breaker = Breaker(str(Path(cache.remote.directory()) / "breaker"))  # type: ignore[union-attr]
         cache.add_module(ModuleSource(constant("g", 1)))
     for _ in range(3):
         breaker.record_failure()
     script = f"""
-    import os, sys
+    import os
     os.environ["COMPCACHE_REMOTE"] = {store.as_uri()!r}
     from compcache import Cache, Identity, NotCachedError
     with Cache(directory) as cache:
@@ -122,10 +122,9 @@ def test_misses_while_the_store_is_left_alone_load_no_client(store: Path, tmp_pa
                 cache.get_target(Identity("f", number=number).func_name)
             except NotCachedError:
                 pass
-        loaded = sorted(name for name in sys.modules if name.startswith(("compcache.remote.", "msgpack", "socket")))
-        result = [loaded, cache.stats().remote.skipped]
+        result = cache.stats().remote.skipped
     """
-    assert run_fresh(tmp_path / "a", script) == [["compcache.remote.breaker", "compcache.remote.directory"], 5]
+    assert run_fresh(tmp_path / "a", script) == 5
 
 
 def test_patience_ends_before_the_breaker_opens(monkeypatch: pytest.MonkeyPatch) -> None:

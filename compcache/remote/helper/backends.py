@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["Backend", "BackendMissingError", "TooLargeError", "open_backend"]
 
 _CONNECT_SECONDS = 0.25
-_PART = 1 << 20
 _LONGEST = "1h"  # never reached: `Requests` gives up earlier
 #: The errors that mean that an object does not exist: those for a missing file or directory, and those for a link, a socket or another
 #: special file (None: `read_file` refuses it).
@@ -65,12 +64,6 @@ class Backend(Protocol):
         `on_response` is called when the response begins, if the client reports that.
 
         Raise `TooLargeError` if the object has more than `max_size` bytes. Such an object is not read.
-        """
-
-    def parts(self, key: str, max_size: int) -> AsyncIterator[bytes]:
-        """Yield the object in parts of a few MiB at most.
-
-        Raise `FileNotFoundError` if the object does not exist, or `TooLargeError` if the object has more than `max_size` bytes.
         """
 
     async def create(self, key: str, data: bytes) -> bool:
@@ -154,17 +147,6 @@ class _Directory:
 
     def retry_delay(self, error: Exception) -> float | None:
         return 0.0 if isinstance(error, OSError) and error.errno in _TEMPORARY_ERRORS else None
-
-    async def parts(self, key: str, max_size: int) -> AsyncIterator[bytes]:
-        """See `Backend.parts`."""
-        with _report_special_files_as_missing():
-            opened = await asyncio.to_thread(self._files.open_owned, self._path(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        status = os.fstat(opened.number)
-        if not stat.S_ISREG(status.st_mode):
-            raise FileNotFoundError(f"the store's file for the object {key} is not a regular file")
-        _require_size(key, status.st_size, max_size)
-        while part := await asyncio.to_thread(os.read, opened.number, _PART):
-            yield part
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}"
@@ -308,12 +290,6 @@ class _ObjectStore:
         except FileNotFoundError:
             return None
 
-    async def parts(self, key: str, max_size: int) -> AsyncIterator[bytes]:
-        response = await self._obstore.get_async(self._store, key)
-        _require_size(key, response.meta["size"], max_size)
-        async for part in response.stream(min_chunk_size=_PART):
-            yield bytes(part)
-
     def retry_delay(self, error: Exception) -> float | None:
         """See `Backend.retry_delay`."""
         if type(error) is not self._obstore.exceptions.GenericError:
@@ -456,20 +432,6 @@ class _Redis:
             response: bytes = await self._redis.getrange(self._prefix + key, 0, max_size)
         _require_size(key, len(response), max_size)
         return response or None  # an object is never empty
-
-    async def parts(self, key: str, max_size: int) -> AsyncIterator[bytes]:
-        """See `Backend.parts`."""
-        offset = 0
-        while offset <= max_size:
-            with _limit_answer(_PART):
-                part: bytes = await self._redis.getrange(self._prefix + key, offset, offset + _PART - 1)
-            if not part and not offset:
-                raise FileNotFoundError(f"the store does not have the object {key}")
-            if not part:
-                return
-            yield part
-            offset += len(part)
-        raise TooLargeError(f"the object {key} has more than {max_size} bytes")
 
     def retry_delay(self, error: Exception) -> float | None:
         return 0.0 if isinstance(error, self._temporary_errors) and not isinstance(error, self._permanent_errors) else None

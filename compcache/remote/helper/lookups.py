@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from contextlib import suppress
 from functools import partial
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from compcache.remote.helper.packs import Packs
     from compcache.remote.helper.tiers import Chain, Tier
 
-__all__ = ["FindQuestion", "LookUp", "remove_files"]
+__all__ = ["FindQuestion", "LookUp"]
 
 #: The least time in seconds for a look-up that has already waited for this process to start.
 _SHORTEST_SECONDS = 0.5
@@ -28,8 +27,6 @@ _SHORTEST_SECONDS = 0.5
 _MANY = 4
 #: For how many seconds a question with many names, and one with few, waits for the pack of its start-up. It must notice a silent store.
 _WAIT_OF_MANY, _WAIT_OF_FEW = 2.0, 0.05
-#: Files with modules are removed after this number of seconds, whether the client has opened them or not.
-_REMOVAL_SECONDS = 30.0
 #: If compiling a function takes less time than this number of requests, each host that lacks the function compiles it. Callers that will
 #: compile wait for the time of these requests, or for the least number of seconds, to learn whether another host compiles.
 _LEASE_REQUESTS, _LEASE_SECONDS = 6, 0.5
@@ -50,7 +47,6 @@ class FindQuestion(NamedTuple):
             lately are requested again.
         compile_seconds: the estimated time of compiling in seconds, 0.0 if it is unknown, or None if the client does not compile. A client
             that compiles keeps its connection open until it has done so. Leases then select one of several hosts (`leases.py`).
-        directory: the directory for files with large modules, or "" if there is none. The answer contains the paths of these files.
         first: the position of the first store to ask. The client has rejected the answers of the stores before it.
         tell: called before a module is fetched, with the seconds that compiling it took.
         is_client_gone: returns whether the client has closed its connection.
@@ -64,7 +60,6 @@ class FindQuestion(NamedTuple):
     asked: float
     patience: float
     compile_seconds: float | None
-    directory: str
     first: int
     tell: Callable[[float], None]
     is_client_gone: Callable[[], bool]
@@ -84,21 +79,18 @@ class LookUp:
         self._packs = packs
         self._question = question
         self._waited = max(0.0, time.monotonic() - question.asked)
-        self._room = Room(question.tell, question.directory)
+        self._room = Room(question.tell)
         self._pack_seconds = self._pack_wait()
         names, platform_part, shelves, token, writes, *_ = question
         self._start_up = packs.join_start_up(token, names, platform_part, shelves, writes) if not question.first else None
 
     async def answers(self) -> list[HelperAnswer]:
-        """Return the answer for each function. The files of large modules are removed `_REMOVAL_SECONDS` later."""
+        """Return the answer for each function."""
         question = self._question
         lease_store = self._choose_lease_store() if not question.patience else None
         time_limit = question.patience - self._waited if question.patience else None
-        try:
-            finds = [self._find_function(name, lease_store) for name in question.names]
-            return await _gather_answers(finds, time_limit, len(self._chain.tiers))
-        finally:
-            asyncio.get_running_loop().call_later(_REMOVAL_SECONDS, remove_files, self._room.files)
+        finds = [self._find_function(name, lease_store) for name in question.names]
+        return await _gather_answers(finds, time_limit, len(self._chain.tiers))
 
     async def _find_function(self, name: str, lease_store: Tier | None) -> HelperAnswer:
         """Return the answer for one function: from the start-up pack or the stores. Acquire the lease of a missing first function."""
@@ -183,10 +175,3 @@ async def _gather_answers(finds: list[Coroutine[Any, Any, HelperAnswer]], second
         task.cancel()
     unavailable = HelperAnswer(UNAVAILABLE, TIMED_OUT, by_store=STORE_ERROR * stores)
     return [unavailable if task in unfinished else task.result() for task in tasks]
-
-
-def remove_files(paths: list[str]) -> None:
-    """Remove files. A file that is missing or cannot be removed is skipped."""
-    for path in paths:
-        with suppress(OSError):
-            os.unlink(path)

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from compcache.errors import FormatError
 from compcache.identity import label_of
 from compcache.remote.card import MAX_UNPACKED, PackedFunction, decode_pack, encode_pack
-from compcache.remote.helper.reads import STREAMED
 from compcache.remote.shelves import pack_key
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ __all__ = ["LARGEST_PACK", "Packs", "StartUp"]
 #: The largest total size of the modules in a pack that is made, and the limit when a pack is read, in bytes.
 MAX_PACK, LARGEST_PACK = 32 << 20, MAX_UNPACKED
 #: The largest size of a module in a pack, in bytes.
-_MAX_MODULE = STREAMED
+_MAX_MODULE = 1 << 20
 #: Fewer functions than this are not worth a pack.
 _MIN_FUNCTIONS = 4
 #: The number of bytes of modules that are remembered for packs.

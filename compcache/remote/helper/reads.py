@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from compcache.errors import FormatError
 from compcache.formats.footer import intact_footer
-from compcache.remote.answer import FOUND, MISSING, SKIPPED, TIMED_OUT, UNAVAILABLE, map_file
+from compcache.remote.answer import FOUND, MISSING, SKIPPED, TIMED_OUT, UNAVAILABLE
 from compcache.remote.breaker import PROBE_SECONDS
 from compcache.remote.card import MAX_CARDS, decode_cards
 from compcache.remote.helper.backends import TooLargeError
@@ -24,10 +23,9 @@ if TYPE_CHECKING:
     from compcache.remote.card import Card
     from compcache.remote.helper.backends import Backend
 
-_T = TypeVar("_T", int | None, bytes | None)
 _V = TypeVar("_V")
 
-__all__ = ["LARGEST_MODULE", "LOOKUP_SECONDS", "PATIENCE", "STREAMED", "Reads", "Room", "StoreAnswer", "describe_error", "is_intact"]
+__all__ = ["LARGEST_MODULE", "LOOKUP_SECONDS", "PATIENCE", "Reads", "Room", "StoreAnswer", "describe_error", "is_intact"]
 
 #: The time limit in seconds of a try that requests cards or a small module.
 LOOKUP_SECONDS = 1.0
@@ -37,8 +35,6 @@ _SECONDS_PER_BYTE = 1.0 / (1 << 20)
 _PROBE_PAUSE = 0.2  # seconds between probes of a doubtful store
 #: Anything larger is not a module, whatever its card says; it is not read.
 LARGEST_MODULE = 1 << 29
-#: Modules with more bytes than this are written to a file while they are fetched.
-STREAMED = 1 << 20
 #: For how many seconds urgent look-ups believe that an object is missing, and how many missing objects are remembered.
 _MISSED_SECONDS, _MOST_MISSED = 20.0, 1 << 16
 #: How many damaged modules of the store are remembered.
@@ -60,24 +56,11 @@ class Room:
 
     Args:
         tell: called before a module is fetched, with the seconds that compiling it took.
-        directory: the directory for files with large modules, or "" to hold all modules in memory.
-
-    Attributes:
-        files: the paths of the files for large modules.
     """
 
-    def __init__(self, tell: Callable[[float], None] = lambda _: None, directory: str = "") -> None:
+    def __init__(self, tell: Callable[[float], None] = lambda _: None) -> None:
         self._remaining = LARGEST_MODULE
         self._tell = tell
-        self._directory = directory
-        self.files: list[str] = []
-
-    def new_file(self, card: Card) -> str:
-        """Return the path for a file with the module of this card, or "" if the module is held in memory. Record the path."""
-        if card.size <= STREAMED or not os.path.isdir(self._directory):
-            return ""
-        self.files.append(f"{self._directory}/fetched-{os.urandom(12).hex()}")
-        return self.files[-1]
 
     def reserve(self, card: Card) -> bool:
         """Reserve space for the module of this card, and return whether there was enough space.
@@ -98,14 +81,14 @@ class StoreAnswer(NamedTuple):
     Attributes:
         outcome: `FOUND`, `MISSING` or `UNAVAILABLE`.
         problem: the reason why the store is unavailable, or "".
-        module: the bytes of the module that was found, or the path of its file.
+        module: the bytes of the module that was found.
         card: the card of the module that was found, or None.
         shelf: the shelf of the card, or "".
     """
 
     outcome: str
     problem: str = ""
-    module: bytes | str = b""
+    module: bytes = b""
     card: Card | None = None
     shelf: str = ""
 
@@ -218,8 +201,8 @@ class Reads:
         self.breaker.record_success()
         return data
 
-    async def fetch_module(self, card: Card, room: Room | None = None, patience: float = 0.0) -> bytes | str | None:
-        """Fetch the module that a card names. Return its bytes or the path of its file, or None if the module is missing or damaged.
+    async def fetch_module(self, card: Card, room: Room | None = None, patience: float = 0.0) -> bytes | None:
+        """Fetch the module that a card names. Return its bytes, or None if the module is missing or damaged.
 
         Raises:
             TooLargeError: the answer has no space for the module.
@@ -228,8 +211,7 @@ class Reads:
         try:
             if room is not None and not room.reserve(card):
                 raise TooLargeError("the answer has no space for another module: request fewer functions at a time")
-            path = room.new_file(card) if room is not None else ""
-            module: bytes | str | None = card.module or await self._fetch_object(card, patience, path)
+            module = card.module or await self._fetch_object(card, patience)
             if module is None:
                 self.count("cards_without_module")
                 return None
@@ -247,10 +229,8 @@ class Reads:
         self._damaged.pop(key, None)
         return was_damaged
 
-    async def _fetch_object(self, card: Card, patience: float, path: str) -> bytes | str | None:
-        """Return the module of a card that does not contain it, or None if the store lacks the module.
-
-        With a `path`, the module is written there and the path is returned. See `get` for `patience`.
+    async def _fetch_object(self, card: Card, patience: float) -> bytes | None:
+        """Return the module of a card that does not contain it, or None if the store lacks the module. See `get` for `patience`.
 
         Raises:
             FormatError: the card states an impossible size.
@@ -260,18 +240,10 @@ class Reads:
             raise FormatError(f"the card of {card.name!r} states a module size of {card.size} bytes, more than {LARGEST_MODULE}")
         key, seconds = module_key(card.module_id), LOOKUP_SECONDS + card.size * _SECONDS_PER_BYTE
         try:
-            if path:
-                return await self._save(key, card.size, path, seconds, patience)
             return await self.get(key, card.size, seconds, patience)
         except Exception as error:
             self._note_failure(key, seconds, error)
             raise
-
-    async def _save(self, key: str, max_size: int, path: str, seconds: float, patience: float) -> str | None:
-        """Fetch an object into a file. Return the path, or None if the object is missing or too large. See `get` for errors."""
-        limit = max(seconds, patience)
-        saving = self.requests.save(key, max_size, path, seconds=seconds, patience=limit, require=self._require_service)
-        return path if await self._count_request(saving) else None
 
     async def get(self, key: str, max_size: int, seconds: float = LOOKUP_SECONDS, patience: float = 0.0) -> bytes | None:
         """Return an object, or None if it is missing or has more than `max_size` bytes. Remember a missing object.
@@ -298,7 +270,7 @@ class Reads:
         self._stored_count += 1
         self._missed.pop(key, None)
 
-    async def _count_request(self, request: Awaitable[_T]) -> _T | None:
+    async def _count_request(self, request: Awaitable[bytes | None]) -> bytes | None:
         """Await a request, and return its result. Count the request and the transferred bytes.
 
         An object that is too large is counted as rejected, and the result is None. Other errors are raised,
@@ -315,7 +287,7 @@ class Reads:
             self.note_error(error)
             raise
         self.count("requests")
-        self.count("fetched_size", data if isinstance(data, int) else len(data or b""))
+        self.count("fetched_size", len(data or b""))
         return data
 
     def _require_service(self) -> None:
@@ -375,11 +347,8 @@ def _remember_value(values: OrderedDict[str, _V], key: str, value: _V, most: int
         values.popitem(last=False)
 
 
-def is_intact(card: Card, module: bytes | str) -> bool:
-    """Return whether a module, given as bytes or as the path of a file, is undamaged and is the module that its card names.
-
-    Raise `OSError` if the file cannot be read.
-    """
+def is_intact(card: Card, module: bytes) -> bool:
+    """Return whether a module is undamaged and is the module that its card names."""
     try:
         _require_module(card, module)
     except FormatError:
@@ -387,15 +356,11 @@ def is_intact(card: Card, module: bytes | str) -> bool:
     return True
 
 
-def _require_module(card: Card, module: bytes | str) -> None:
-    """Check that a module, given as bytes or as the path of a file, is the one that its card names.
-
-    Raise `FormatError` if the module is damaged, or is not the module that the card names, or `OSError` if the file cannot be read.
-    """
-    data = memoryview(module) if isinstance(module, bytes) else map_file(module)
-    if len(data) != card.size:
-        raise FormatError(f"the module of the function {card.name!r} has {len(data)} bytes, but its card states {card.size}")
-    intact_footer(data, card.module_id)
+def _require_module(card: Card, module: bytes) -> None:
+    """Raise `FormatError` if a module is damaged, or is not the module that its card names."""
+    if len(module) != card.size:
+        raise FormatError(f"the module of the function {card.name!r} has {len(module)} bytes, but its card states {card.size}")
+    intact_footer(memoryview(module), card.module_id)
 
 
 def describe_error(error: BaseException) -> str:

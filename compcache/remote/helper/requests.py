@@ -11,13 +11,9 @@ all hosts gets hardly more requests than a healthy one.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO
-
-from compcache.remote.helper.backends import TooLargeError
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -95,31 +91,6 @@ class Requests:
             return data
 
         return await self._send(try_once, seconds, patience, size=max_size, copies=_COPIES)
-
-    def parts(self, key: str, max_size: int) -> AsyncIterator[bytes]:
-        """See `Backend.parts`. The request is not repeated."""
-        return self._backend.parts(key, max_size)
-
-    async def save(self, key: str, max_size: int, path: str, *, seconds: float, patience: float, require: Callable[[], None]) -> int | None:
-        """Write an object to the file `path`, part by part. Return its size in bytes, or None if the object does not exist or is empty.
-
-        See `get` for the other arguments and for other exceptions.
-
-        Raise `TooLargeError` if the object has more than `max_size` bytes, or `OSError` if the file cannot be written.
-        """
-
-        async def write_parts(_: Callable[[], None]) -> int | None:
-            """Save the object to the file, and return its size in bytes; None for a missing or empty object."""
-            require()
-            size = 0
-            with suppress(FileNotFoundError), _open_for_writing(path) as file:
-                async for chunk in self._backend.parts(key, max_size):
-                    size += file.write(chunk)
-                    if size > max_size:
-                        raise TooLargeError(f"the object {key} has more than {max_size} bytes")
-            return size or None
-
-        return await self._send(write_parts, seconds, patience, size=max_size)
 
     async def create(self, key: str, data: bytes) -> bool:
         """See `Backend.create`, and `_send` for the exceptions. The result is also False if an unanswered try has stored the object."""
@@ -241,11 +212,6 @@ def _upload_limits(data: bytes) -> tuple[float, float]:
     """Return the time limit of a try that stores this object, and the limit of all tries together, in seconds."""
     seconds = _SECONDS_PER_BYTE * len(data)
     return _SECONDS + seconds, _PATIENCE + seconds
-
-
-def _open_for_writing(path: str) -> BinaryIO:
-    """Open a private file for writing. The content that an earlier try has written is discarded. Raise `OSError` if it cannot be opened."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb")
 
 
 def loop_time() -> float:

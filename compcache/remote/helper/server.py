@@ -22,7 +22,7 @@ from compcache.remote.breaker import Breaker
 from compcache.remote.connection import COMPILE_SECONDS, LENGTH, LOCK, MAX_MESSAGE, REFUSED, SOCKET, decode, encode, owner_of
 from compcache.remote.helper.backends import BackendMissingError, TooLargeError, open_backend
 from compcache.remote.helper.garbage import GarbageCollector
-from compcache.remote.helper.lookups import FindQuestion, LookUp, remove_files
+from compcache.remote.helper.lookups import FindQuestion, LookUp
 from compcache.remote.helper.packs import LARGEST_PACK, Packs
 from compcache.remote.helper.reads import PATIENCE, describe_error
 from compcache.remote.helper.tiers import Chain, Tier
@@ -282,6 +282,13 @@ def _code_version() -> tuple[int, int]:
     return status.st_ino, status.st_mtime_ns
 
 
+def _remove_files(*paths: str) -> None:
+    """Remove files. A file that is missing or cannot be removed is skipped."""
+    for path in paths:
+        with suppress(OSError):
+            os.unlink(path)
+
+
 def main(arguments: list[str]) -> int:
     """Serve stores until the helper is idle. Return the exit status.
 
@@ -307,7 +314,7 @@ def main(arguments: list[str]) -> int:
         with open(REFUSED, "w", encoding="utf-8") as file:
             json.dump(describe_error(error), file)
         return 1
-    remove_files([REFUSED, SOCKET])
+    _remove_files(REFUSED, SOCKET)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(SOCKET)
     listener.listen(256)
@@ -317,7 +324,7 @@ def main(arguments: list[str]) -> int:
         try:
             await helper.serve(listener)
         finally:
-            remove_files([SOCKET])
+            _remove_files(SOCKET)
             os._exit(0)  # a thread that waits for a silent file system would keep this process alive
 
     asyncio.run(run())

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.remote.answer import FOUND, MISSING, SKIPPED, STORE_ERROR, STORE_HIT, STORE_MISS, UNAVAILABLE, HelperAnswer, map_file
+from compcache.remote.answer import FOUND, MISSING, SKIPPED, STORE_ERROR, STORE_HIT, STORE_MISS, UNAVAILABLE, HelperAnswer
 from compcache.remote.card import encode_cards
 from compcache.remote.helper.leases import Leases
 from compcache.remote.helper.packs import LARGEST_PACK
@@ -221,10 +221,10 @@ class Chain:
                     tiers_without.append(position)
         return None
 
-    def _copy_to_nearer(self, position: int, key: str, shelf: str, card: Card, module: bytes | str, *, replaces: bool = False) -> None:
+    def _copy_to_nearer(self, position: int, key: str, shelf: str, card: Card, module: bytes, *, replaces: bool = False) -> None:
         """Put a card from a farther store, with its module, into the outbox of the nearer store at `position`.
 
-        A card that was copied less than `_COPIED_SECONDS` ago, or whose module cannot be read, is ignored. With `replaces`, the card
+        A card that was copied less than `_COPIED_SECONDS` ago is ignored. With `replaces`, the card
         replaces the store's own card.
         """
         now = loop_time()
@@ -236,17 +236,12 @@ class Chain:
         if len(self._copied) > _MOST_COPIED:
             self._copied.popitem(last=False)
         tier = self.tiers[position]
-        content: memoryview | bytes = b""
-        if not card.module:  # otherwise the card contains the module
-            try:
-                content = module if isinstance(module, bytes) else map_file(module)  # at once, because the file is removed soon
-            except OSError:
-                return
+        content = b"" if card.module else module
 
         def put() -> None:
             """Put the upload into the outbox."""
             cards = [(key, encode_cards({shelf: card}))]
-            tier.outbox.put(Upload(module_key(card.module_id), bytes(content), cards, card.seconds, always=True, replaces=replaces))
+            tier.outbox.put(Upload(module_key(card.module_id), content, cards, card.seconds, always=True, replaces=replaces))
 
         async def copy() -> None:
             """Queue the upload without blocking the helper, and count it."""

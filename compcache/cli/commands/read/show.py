@@ -110,7 +110,7 @@ def _print_code_of_functions(rows: list[dict[str, str]], *, as_json: bool) -> No
         print_json(rows[0] if len(rows) == 1 else rows)
         return
     for row in rows:
-        for kind, language in (("ir", "llvm"), ("asm", "asm")):
+        for kind, language in (("ir", "llvm"), ("asm", "gas")):
             if kind in row:
                 print_code(row[kind], language)
 
