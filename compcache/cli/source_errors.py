@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["common_error_lines", "error_lines"]
 
-#: The maximum number of files on a line of output.
-_MOST_NAMED = 8
+_MOST_NAMED = 8  # files on a line of output
 #: Parameters of `ModuleSource` and the options that set them.
 _OPTIONS = {
     "imports": "--import", "globals": "--global", "libraries": "--library", "archives": "--archive", "functions": "--export",
