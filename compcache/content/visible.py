@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from compcache.errors import FormatError
 
-__all__ = ["exported_names", "names_without_llvm", "visible_definitions", "weak_definitions"]
+__all__ = ["exported_names", "names_of_weak_functions", "names_without_llvm", "visible_definitions"]
 
-_NOT_EXPORTED = frozenset(("internal", "private", "hidden", "available_externally"))
+_UNEXPORTED_WORDS = frozenset(("internal", "private", "hidden", "available_externally"))
 _WEAK_LINKAGES = frozenset(("linkonce", "linkonce_odr", "weak", "weak_odr"))
 _NAME_CHARACTERS = frozenset("-$._ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 
@@ -46,10 +46,10 @@ def _names_by_llvm(code: str | bytes) -> tuple[str, ...]:
 def visible_definitions(text: str) -> tuple[str, ...] | None:
     """Return the names of the visible functions that LLVM assembly defines, or None if only LLVM can determine them."""
     definitions = _definitions(text)
-    return None if definitions is None else tuple([name for name, words in definitions if _NOT_EXPORTED.isdisjoint(words)])
+    return None if definitions is None else tuple([name for name, words in definitions if _UNEXPORTED_WORDS.isdisjoint(words)])
 
 
-def weak_definitions(code: str | bytes) -> frozenset[str]:
+def names_of_weak_functions(code: str | bytes) -> frozenset[str]:
     """Return the names of functions with weak or linkonce linkage. The result is empty if only LLVM can determine them."""
     if isinstance(code, str):
         return frozenset([name for name, words in _definitions(code) or () if not _WEAK_LINKAGES.isdisjoint(words)])
