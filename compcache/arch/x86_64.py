@@ -69,13 +69,13 @@ _SYSTEM_FEATURES = {
     "xsaves": ("xsaves", "xrstors"),
 }
 #: https://gitlab.com/x86-psABIs/x86-64-ABI (the types of relocations, and the types that may be relaxed)
-_OF_8_BYTES = frozenset((1, 16, 17, 18, 24, 25, 27, 28, 29, 30, 31, 33))
-_THROUGH_GOT = frozenset((9, *range(41, 49)))
+_TYPES_OF_8_BYTES = frozenset((1, 16, 17, 18, 24, 25, 27, 28, 29, 30, 31, 33))
+_TYPES_THROUGH_GOT = frozenset((9, *range(41, 49)))
 _ABS64, _PC32, _GLOB_DAT, _JUMP_SLOT = 1, 2, 6, 7
 _OPCODE = 4  # the largest number of bytes before the operand of the instruction
 #: The members of `iced_x86.CpuidFeature` that require no feature: every x86-64 processor has the feature, the feature concerns system calls
 #: or old coprocessors, or its instructions have no effect on processors without the feature (hints).
-_EVERYWHERE = frozenset((
+_WITHOUT_FEATURE = frozenset((
     "CET_IBT", "CLFSH", "CMOV", "CPUID", "CX8", "FPU", "FPU287", "FPU387", "FXSR", "HLE", "HLE_OR_RTM", "INTEL186", "INTEL286", "INTEL386",
     "INTEL486", "INTEL8086", "MMX", "MSR", "MULTIBYTENOP", "PAUSE", "PREFETCHITI", "PREFETCHWT1", "RDTSCP", "SSE", "SSE2", "SYSCALL",
     "TSC", "X64",
@@ -115,8 +115,8 @@ def _feature_words() -> dict[str, str]:
 
 def _changed_range(offset: int, relocation_type: int) -> tuple[int, int]:
     """Return the range of bytes that linking may change: the operand, or the complete instruction if linkers may relax it."""
-    start = offset - _OPCODE if relocation_type in _THROUGH_GOT else offset
-    return max(start, 0), offset + (8 if relocation_type in _OF_8_BYTES else 4)
+    start = offset - _OPCODE if relocation_type in _TYPES_THROUGH_GOT else offset
+    return max(start, 0), offset + (8 if relocation_type in _TYPES_OF_8_BYTES else 4)
 
 
 #: A relaxed instruction has an opcode of two bytes, and addresses relative to its end, four bytes behind the place.
@@ -208,7 +208,7 @@ class _Reader:
             return None
         if instruction.mnemonic in self._special:
             return frozenset((self._special[instruction.mnemonic],))
-        names = {self._names.get(number, "") for number in instruction.cpuid_features()} - _EVERYWHERE
+        names = {self._names.get(number, "") for number in instruction.cpuid_features()} - _WITHOUT_FEATURE
         return frozenset(_NAMES[name] for name in names) if names <= _NAMES.keys() else None
 
     def is_padding(self, code: bytes) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.build.source import ModuleSource, check_name
 from compcache.content.names import content_digest, freeze, source_of
-from compcache.content.visible import names_without_llvm, weak_definitions
+from compcache.content.visible import names_of_weak_functions, names_without_llvm
 from compcache.digest import is_content_name
 from compcache.interrupts import reraise_interrupt
 from compcache.wording import join_first
@@ -108,7 +108,7 @@ def _require_no_conflicts(jobs: Iterable[PreparedJob]) -> None:
         if source is None:
             continue
         digest = content_digest(freeze(source))
-        weak = weak_definitions(source.ir) if source.functions is None and isinstance(source.ir, str) else frozenset()
+        weak = names_of_weak_functions(source.ir) if source.functions is None and isinstance(source.ir, str) else frozenset()
         for name in job.functions:
             if name in weak or is_content_name(name):
                 continue

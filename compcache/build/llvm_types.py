@@ -61,13 +61,12 @@ class Types:
 
     def _read_type(self, text: str, position: int) -> tuple[Type, int]:
         """Return the type at a position, and the position after it. Raise `ValueError` if there is no type."""
-        first = text[position]
-        if first == "{":
+        if text.startswith("{", position):
             return self._read_structure(text, position + 1, packed=False)
         if text.startswith("<{", position):
             structure, end = self._read_structure(text, position + 2, packed=True)
             return structure, end + 1
-        if first in "[<":
+        if text.startswith(("[", "<"), position):
             return self._read_repeated(text, position)
         match = _WORD_OF_TYPE.match(text, position)
         if match is None:
@@ -115,9 +114,9 @@ class Types:
         """
         size, align, pieces = 0, 1, list[str]()
         while True:
-            while text[position] in " ,":
+            while text.startswith((" ", ","), position):
                 position += 1
-            if text[position] == "}":
+            if text.startswith("}", position):
                 break
             part, position = self._read_type(text, position)
             step = 1 if packed else part.align
@@ -136,7 +135,7 @@ class Types:
             raise ValueError(f"the LLVM assembly has an array or vector without a length: {text[position : position + 80]!r}")
         count = int(match[2])
         part, end = self._read_type(text, match.end())
-        if text[end] != closing:
+        if not text.startswith(closing, end):
             raise ValueError(f"the LLVM assembly has an array or vector without an end: {text[position : position + 80]!r}")
         if closing == ">":
             return _vector_type(part, count, is_scalable=bool(match[1])), end + 1

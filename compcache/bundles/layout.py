@@ -52,7 +52,7 @@ LISTING = "compcache-bundle-1.txt"
 MODULE_MEMBER = re.compile(rf"modules/([0-9a-f]{{32}}){re.escape(MODULES.suffix)}")
 SIGNATURE_MEMBER = re.compile(rf"signatures/([0-9a-f]{{32}}){re.escape(SIGNATURES.suffix)}")
 #: The module_id in a line of the listing. Names of functions may contain line breaks and tabs.
-_LISTED = re.compile(rb"\t([0-9a-f]{32})\t[^\t\n]*\n")
+_LISTED_MODULE = re.compile(rb"\t([0-9a-f]{32})\t[^\t\n]*\n")
 _DATE = (1980, 1, 1, 0, 0, 0)
 _UNIX, _MODE = 3, 0o100644 << 16
 #: The notes of a module that describe one compilation, not its content.
@@ -117,7 +117,7 @@ def open_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
                 raise FormatError(f"{path} is not a compcache bundle of a known version: it has no member {LISTING}; update compcache")
             member_names = [name for name in names if MODULE_MEMBER.fullmatch(name) or SIGNATURE_MEMBER.fullmatch(name)]
             _require_valid_members(path, [archive.getinfo(name) for name in (*member_names, LISTING)], os.fstat(opened.fileno()).st_size)
-            listed = {module_id.decode() for module_id in _LISTED.findall(archive.read(LISTING))}
+            listed = {module_id.decode() for module_id in _LISTED_MODULE.findall(archive.read(LISTING))}
             lacking = listed.difference([match[1] for match in map(MODULE_MEMBER.fullmatch, names) if match])
             if lacking:  # the archive's directory has no checksum
                 raise FormatError(f"{path} is not an intact bundle: it lacks the module {min(lacking)}; export or copy it again")

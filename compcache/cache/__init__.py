@@ -425,6 +425,7 @@ def find_again(path: str, func_name: str, signed: bool = False, layers: tuple[st
         NotCachedError: the cache does not have the function.
         UntrustedDirectoryError: this process has no key, or other users can write to the directory.
         SettingError: a setting that a new cache reads is not valid.
+        CompcacheError: the function cannot be loaded; see `Cache.get_target`.
     """
     cache = _open_cache(path, signed=True) if signed else _open_cache(path, signed=False) or _open_cache(path, signed=True)
     if cache is None:

@@ -33,8 +33,8 @@ __all__ = ["add_runtime_libraries"]
 #: The most seconds that a question to a compiler's driver may take.
 _SECONDS = 60.0
 #: Libraries of the platform, with which every module is linked.
-_ALWAYS = frozenset(("c", "m", "gcc", "gcc_s", "gcc_eh", "pthread", "dl", "rt"))
-_SHARED = re.compile(r"\.so(\.\d+)*$")
+_PLATFORM_LIBRARIES = frozenset(("c", "m", "gcc", "gcc_s", "gcc_eh", "pthread", "dl", "rt"))
+_SHARED_LIBRARY = re.compile(r"\.so(\.\d+)*$")
 _LANGUAGE = {"c": "c", "c++": "c++", "fortran": "f95"}
 #: The name of a function that chooses Rust's allocator. New compilers write the name in mangling v0, with a prefix for their version.
 _RUST_ALLOCATOR = re.compile(r"(?:(?P<before>_R\w*?7___rustc)\d+_)?__rdl_alloc")
@@ -100,9 +100,9 @@ def _query_driver_runtime(unit: Unit) -> _Runtime:
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if word.startswith("-L"):
             directories.append(word[2:] or following)
-        elif word.startswith("-l") and word[2:] not in _ALWAYS:
+        elif word.startswith("-l") and word[2:] not in _PLATFORM_LIBRARIES:
             libraries.append(word[2:])
-        elif word.endswith(".a") or _SHARED.search(word):
+        elif word.endswith(".a") or _SHARED_LIBRARY.search(word):
             libraries.append(os.path.join(unit.directory, word))
     absolute = [os.path.join(unit.directory, directory) for directory in directories]
     files = list(filter(None, [_find_library(name, absolute) for name in dict.fromkeys(libraries)]))
@@ -195,7 +195,7 @@ def _rust_allocator_text(symbols: Collection[str], defined: Collection[str]) -> 
             lines += _forwarding_function(public, default, result, parameters)
     if not prefix:  # marks of old compilers are variables, those of new compilers are functions
         lines += [f"@{name} = weak_odr hidden constant i8 0" for name in _OLD_RUST_MARKS if name not in defined_symbols]
-    if prefix:
+    else:
         for name in _RUST_MARKS:
             marker = _mangle_rust_name(prefix, name)
             if marker not in defined_symbols:

@@ -21,11 +21,11 @@ __all__ = ["OVERRIDE", "Unit", "file_digest", "make_unit"]
 
 _SIZE = 16  # bytes of a digest
 #: Flags whose value is a file of options.
-_CONFIG = ("--config",)
+_CONFIG_FLAGS = ("--config",)
 #: The beginnings of words in which the name of a file follows at once.
 _BEFORE_FILES = ("@", "-include", "-ivfsoverlay", "-I")
 #: The suffixes of precompiled headers.
-_PRECOMPILED = (".pch", ".gch")
+_PRECOMPILED_SUFFIXES = (".pch", ".gch")
 #: Flags that select another output than object code, and this output.
 _OTHER_OUTPUT = {
     "-S": "assembly", "--assemble": "assembly", "-E": "preprocessed source", "--preprocess": "preprocessed source",
@@ -73,12 +73,12 @@ class Unit(Record):
         """
         digests: dict[str, str] = {}
         words = [(word, self.directory) for word in (*self.flags, *[f"@{path}" for path in configurations])]
-        follows_config = {following for word, following in zip(self.flags, self.flags[1:], strict=False) if word in _CONFIG}
+        follows_config = {following for word, following in zip(self.flags, self.flags[1:], strict=False) if word in _CONFIG_FLAGS}
         while words:
             word, directory = words.pop()
             for path in _named_files(word, {self.directory, directory}).difference(digests):
                 digests[path] = file_digest(path)
-                if word.startswith(("@", *_CONFIG)) or word in follows_config:  # the file contains further flags
+                if word.startswith(("@", *_CONFIG_FLAGS)) or word in follows_config:  # the file contains further flags
                     words += [(inner, os.path.dirname(path)) for inner in _read_options(path)]
         digests |= {path: file_digest(path) for path in self._libraries() if path not in digests}
         return tuple([f"{digests[path]} {path}" for path in sorted(digests)])
@@ -107,7 +107,7 @@ def _named_files(word: str, directories: Iterable[str]) -> set[str]:
     instead of a file that ``-include`` names.
     """
     names = {word, word.partition("=")[2], word.rpartition("=")[2], *[word.removeprefix(start) for start in _BEFORE_FILES]} - {""}
-    names |= {f"{name}{suffix}" for name in names for suffix in _PRECOMPILED}
+    names |= {f"{name}{suffix}" for name in names for suffix in _PRECOMPILED_SUFFIXES}
     return set(filter(os.path.isfile, [os.path.join(directory, name) for directory in directories for name in names]))
 
 
@@ -166,7 +166,7 @@ def _checked_flags(flags: Iterable[str] | None, language: str) -> tuple[str, ...
     words = tuple(flags.split() if isinstance(flags, str) else flags)
     for flag in words:
         if not isinstance(flag, str) or "\0" in flag:
-            raise CompileError(f"the flags of a compiler must be strings without NUL characters, not {flag!r}")
+            raise CompileError(f"the flags of a compiler must be strings without NUL, not {flag!r}")
         _encode(flag, "a flag")
     pieces = [piece for word in words for piece in (word.split(",") if word.startswith("-Wp,") else (word,))]
     output_flag = next((flag for flag in pieces if flag in _OTHER_OUTPUT or (language == "rust" and flag.startswith("--emit"))), None)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["fields_of", "json_option", "jsonl_option", "print_json", "print_json_lines"]
 
-_BATCH = 1_000  # items per write
+_ITEMS_PER_WRITE = 1_000
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 jsonl_option = click.option("--jsonl", "as_lines", is_flag=True, help="Print JSON Lines: an object on each line, for long lists.")
@@ -26,7 +26,7 @@ jsonl_option = click.option("--jsonl", "as_lines", is_flag=True, help="Print JSO
 def print_json_lines(values: Iterable[Any]) -> None:
     """Print each value as JSON on its own line (https://jsonlines.org). Raise `TypeError` for a type that JSON cannot represent."""
     texts = map(_json_text, values)
-    while batch := list(islice(texts, _BATCH)):
+    while batch := list(islice(texts, _ITEMS_PER_WRITE)):
         sys.stdout.write("\n".join(batch) + "\n")
 
 
@@ -64,7 +64,7 @@ def _write_lines(brackets: str, texts: Iterable[str]) -> None:
     remaining = iter(texts)
     opening, closing = brackets[:1], brackets[1:]
     start = separator = f"{opening}\n  "
-    while batch := list(islice(remaining, _BATCH)):
+    while batch := list(islice(remaining, _ITEMS_PER_WRITE)):
         sys.stdout.write(separator + ",\n  ".join(batch))
         separator = ",\n  "
     sys.stdout.write(f"{brackets}\n" if separator == start else f"\n{closing}\n")

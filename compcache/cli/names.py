@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["common_prefix", "groups_among", "literal_prefix", "resolve", "resolve_all", "resolve_last_part", "short_name", "split_name"]
 
 _GLOB = re.compile(r"[*?\[]")
-_SHOWN = 3
+_SHOWN_NAMES = 3
 _DIGITS = 8  # digits of a digest shown on terminals; commands accept a name cut after these digits
 _LEAST_PREFIX = 8  # characters of a common prefix that are worth cutting
 
@@ -37,7 +37,7 @@ def resolve(cache: Cache, name: str) -> str:
     """
     matching = _matching_functions(cache, name)
     if len(matching) > 1 and name not in matching:
-        first_names = join_first(map(short_name, matching), _SHOWN)
+        first_names = join_first(map(short_name, matching), _SHOWN_NAMES)
         verb = "match" if _GLOB.search(name) else "are named"
         raise click.ClickException(f"{len(matching)} functions {verb} {name!r}: {first_names}; give a longer part of the name")
     return matching[0] if matching and name not in matching else name
@@ -76,7 +76,7 @@ def _matching_functions(cache: Cache, name: str) -> Sequence[str]:
 
 
 def literal_prefix(patterns: Sequence[str]) -> str:
-    """Return the longest common prefix of all labels that these globs can match; empty for no globs."""
+    """Return a common prefix of all labels that these globs can match; empty for no globs."""
     starts = []
     for pattern in patterns:
         before_wildcard, *_ = _GLOB.split(pattern, maxsplit=1)
@@ -101,7 +101,7 @@ def resolve_last_part(cache: Cache, name: str) -> str:
     if name in labels or not matching:
         return name
     if len(matching) > 1:
-        first_names = join_first(map(printable, matching), _SHOWN)
+        first_names = join_first(map(printable, matching), _SHOWN_NAMES)
         raise click.ClickException(
             f"the names of {len(matching)} functions end with {name!r}: {first_names}; give a longer part of the name"
         )

@@ -34,9 +34,7 @@ class Session:
     @property
     def chosen_by(self) -> str:
         """Return the option, variable or key of a configuration file that chose the directory, or "default"."""
-        if self.given is not None:
-            return "--dir"
-        return setting_source(DIRECTORY_VARIABLE)
+        return "--dir" if self.given is not None else setting_source(DIRECTORY_VARIABLE)
 
     def open_or_create(self, *, allow_pickle: bool = False) -> Cache:
         """Open the cache for a command that may create the directory. See `Cache` for `allow_pickle`."""

@@ -12,7 +12,7 @@ __all__ = ["assembled_files", "reads_files"]
 #: The beginning of both directives, for a quick search.
 _DIRECTIVE = ".inc"
 #: A directive in a line of LLVM assembly, and the file name after it, if it is a quoted text (GNU as, "Incbin").
-_READ = r"\.inc(?:bin|lude)\b(?:[ \t]*\\22(.*?)\\22)?"
+_INCLUSION = r"\.inc(?:bin|lude)\b(?:[ \t]*\\22(.*?)\\22)?"
 
 
 def reads_files(text: str) -> bool:
@@ -30,7 +30,7 @@ def assembled_files(text: str) -> list[bytes]:
     import re
 
     lines = [line for line in text.splitlines() if line.lstrip().startswith("module asm") or " asm " in line]
-    names = [match[1] for line in lines for match in re.finditer(_READ, line)]
+    names = [match[1] for line in lines for match in re.finditer(_INCLUSION, line)]
     return [part for name in names for part in _name_and_digest(name)]
 
 

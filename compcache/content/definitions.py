@@ -30,7 +30,7 @@ _SIZE = 16
 #: A global, the number of an attribute group or of metadata, or a text that may contain these (a string, a quoted name, a comment). Each
 #: alternative begins with a different character, which makes the search fast.
 _TOKEN = re.compile(r'(@(?:"[^"]*"|[-$._A-Za-z0-9]+)|"[^"]*"|;[^\n]*|#\d+|!\d+)')
-_HIDING = re.compile(r'"[^"]*"|;[^\n]*')
+_STRING_OR_COMMENT = re.compile(r'"[^"]*"|;[^\n]*')
 _STRING = re.compile(r'"([^"]*)"')
 _WORD = re.compile(r"[-$.\w]+")
 _GLOBAL = re.compile(r'(@(?:"[^"]*"|[-$._A-Za-z0-9]+)) = ((?:[a-z_]+(?:\([^)]*\))? )*?)(global|constant|alias) ')
@@ -79,7 +79,7 @@ class Definitions(NamedTuple):
 def without_comments(text: str) -> str:
     """Return a printed module without comments and source file names, which do not affect the code."""
     lines = [line for line in text.split("\n") if not line.startswith("source_filename = ")]
-    return _HIDING.sub(lambda match: "" if match[0][0] == ";" else match[0], "\n".join(lines))
+    return _STRING_OR_COMMENT.sub(lambda match: "" if match[0][0] == ";" else match[0], "\n".join(lines))
 
 
 def read_definitions(text: str) -> Definitions:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["exported_names", "names_without_llvm", "weak_definitions"]
+__all__ = ["exported_names", "names_of_weak_functions", "names_without_llvm"]
 
-_NOT_EXPORTED = frozenset(("internal", "private", "hidden", "available_externally"))
+_UNEXPORTED_WORDS = frozenset(("internal", "private", "hidden", "available_externally"))
 _WEAK_LINKAGES = frozenset(("linkonce", "linkonce_odr", "weak", "weak_odr"))
 #: The start of a definition: the words before the name, and, if they are on one line, the name and the parenthesis behind it.
 _DEFINITION = re.compile(r'^[^\S\n]*define\s([^@\n]*)(?:@("[^"\n]*"|[-$.\w]*)\s*(\(?))?', re.MULTILINE | re.ASCII)
@@ -34,7 +34,7 @@ def _names_by_llvm(code: str | bytes) -> tuple[str, ...]:
         return tuple([export.symbol for export in exports if not export.link_only])
 
 
-def weak_definitions(text: str) -> frozenset[str]:
+def names_of_weak_functions(text: str) -> frozenset[str]:
     """Return the names of functions in LLVM assembly with weak or linkonce linkage; empty if only LLVM can determine them."""
     return frozenset([name for name, words in _definitions(text) or () if not _WEAK_LINKAGES.isdisjoint(words)])
 
@@ -44,7 +44,7 @@ def names_without_llvm(code: str | bytes) -> tuple[str, ...] | None:
     definitions = _definitions(code) if isinstance(code, str) else None
     if definitions is None:
         return None
-    names = [name for name, words in definitions if _NOT_EXPORTED.isdisjoint(words)]
+    names = [name for name, words in definitions if _UNEXPORTED_WORDS.isdisjoint(words)]
     return tuple([name.removeprefix("\1") for name in names])  # see `ir_text.with_symbols`
 
 

@@ -31,7 +31,7 @@ class Directory:
     """The part of `Store` that does not read modules: paths, trusted files, small files, and the description of the host."""
 
     __slots__ = (
-        "_owners", "_processor", "_volumes", "_warned", "exposed", "files", "index", "root", "signing_key", "stamp_key", "trust",
+        "_owners", "_processor", "_volumes", "_warned_paths", "exposed", "files", "index", "root", "signing_key", "stamp_key", "trust",
     )  # fmt: skip
 
     def __init__(
@@ -57,7 +57,7 @@ class Directory:
         self.index = Index(self.files, self.directory(INDEX), self.temporary, INDEX.suffix, self.processor)
         self._volumes: Volumes | None = None
         self._processor: Processor | None = None
-        self._warned: set[str] = set()  # the paths about which a warning was issued
+        self._warned_paths: set[str] = set()
         self._owners: frozenset[int] | None = None  # the users whose files are used; None: all users
         self.exposed = False  # whether other users can write here, so that only signed files are used
 
@@ -249,9 +249,9 @@ class Directory:
 
     def is_first_warning(self, path: str) -> bool:
         """Return whether no warning was issued for a path before, and record the path."""
-        if path in self._warned:
+        if path in self._warned_paths:
             return False
-        self._warned.add(path)
+        self._warned_paths.add(path)
         return True
 
     def processor(self) -> Processor:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["cache_graph", "function_graph", "whole_graph"]
 
 _PROGRESS_STEP = 256
-_ANONYMOUS = ("__const", "anon.", "switch.table", "str", ".")
+_ANONYMOUS_PREFIXES = ("__const", "anon.", "switch.table", "str", ".")
 
 
 class _Module:
@@ -60,7 +60,7 @@ def _is_shown(kind: str, symbol: str, func_name: str | None) -> bool:
     """Return whether a graph shows a node. Private functions and compiler-named constants are not shown."""
     if kind == "function":
         return func_name is not None
-    return kind != "variable" or func_name is not None or not symbol.startswith(_ANONYMOUS)
+    return kind != "variable" or func_name is not None or not symbol.startswith(_ANONYMOUS_PREFIXES)
 
 
 class _Builder:

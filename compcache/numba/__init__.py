@@ -259,6 +259,7 @@ def export(
 
     Raises:
         CompileError: the function cannot be exported, or Numba cannot compile it. The message says why.
+        ImportError: Numba is not installed.
         RuntimeError: this version of Numba is not supported.
         StorageError: the entry cannot be stored.
     """
@@ -293,6 +294,7 @@ def package(
 
     Raises:
         CompileError: a kernel cannot be exported; see `export`.
+        ImportError: Numba is not installed.
         RuntimeError: this version of Numba is not supported.
         StorageError: the directory cannot be written.
         ValueError: the module has no kernels, a public jitted function has no signature, or `out` is None and the module has no file.

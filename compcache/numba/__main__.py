@@ -77,7 +77,7 @@ def _install_or_warn(directory: str | None) -> None:
 
 
 def _print_program_error(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Print an exception that ends the program. The traceback begins with the frame with which Python's own begins."""
+    """Print an exception that ends the program, with the traceback that Python would print: without the frames of this module."""
     rest = traceback
     while rest is not None:
         if rest.tb_frame.f_globals is globals():

@@ -15,7 +15,7 @@ def init() -> None:
 
     The backend uses the directory $COMPCACHE_DIR, or the default directory if that variable is not set.
 
-    Raise `SettingError` if the value of $COMPCACHE_NUMBA means neither on nor off. Numba turns this error into a warning.
+    Raise `SettingError` if $COMPCACHE_NUMBA means neither on nor off. See `install` for other exceptions. Numba turns each into a warning.
     """
     from compcache import frontend
 

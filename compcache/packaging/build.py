@@ -36,7 +36,7 @@ class Settings(NamedTuple):
     kernels: tuple[str, ...]
     targets: tuple[str, ...]
 
-    def packages(self) -> dict[str, list[str]]:
+    def kernels_by_directory(self) -> dict[str, list[str]]:
         """Return the kernels grouped by their output directory, relative to the root of the wheel."""
         by_directory: dict[str, list[str]] = {}
         for kernel in self.kernels:
@@ -84,12 +84,13 @@ def build_kernels(settings: Settings, source: str, parent: str) -> dict[str, str
 
     Raises:
         CompcacheError: a kernel does not compile, or the named modules contain no kernels.
+        ValueError: a public jitted function has no signature.
         ImportError: a module cannot be imported.
         AttributeError: a module lacks the function after the colon.
     """
     created = {}
     with _first_on_path(source):
-        for directory, kernels in settings.packages().items():
+        for directory, kernels in settings.kernels_by_directory().items():
             created[directory] = os.path.join(parent, *directory.split("/"))
             shutil.rmtree(created[directory], ignore_errors=True)
             _build_directory(kernels, created[directory], settings.targets)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["is_reference", "read_secret", "reference_to"]
 
 _MEMORY: Final = "memory:"
-_IN_MEMORY: Final = re.compile(rf"{_MEMORY}([0-9]+):([0-9]+):(.+)")
-_LONGEST = 64 << 10  # bytes
+_MEMORY_REFERENCE: Final = re.compile(rf"{_MEMORY}([0-9]+):([0-9]+):(.+)")
+_MAX_SIZE = 64 << 10  # bytes
 #: References to the secrets in the memory of this process, by PID, setting and secret. A forked child has its own secrets.
 _references: dict[tuple[int, str, bytes], str] = {}
 
@@ -114,9 +114,9 @@ def _read_secret_file(path: str, label: str) -> str:
             raise ValueError(
                 f"{label} refers to the file {path}, which other users can write to: change its owner, and run chmod go-w on it"
             )
-        data = file.read(_LONGEST + 1)
-    if len(data) > _LONGEST:
-        raise ValueError(f"{label} refers to the file {actual_path}, which is too large for a secret: it has more than {_LONGEST} bytes")
+        data = file.read(_MAX_SIZE + 1)
+    if len(data) > _MAX_SIZE:
+        raise ValueError(f"{label} refers to the file {actual_path}, which is too large for a secret: it has more than {_MAX_SIZE} bytes")
     text = data.decode("utf-8", "surrogateescape")
     return text if is_in_memory else text.strip()
 
@@ -126,7 +126,7 @@ def _path_of_memory_file(reference: str, label: str) -> str:
 
     Raise `ValueError` if the reference is not valid, or the process does not have the file open.
     """
-    match = _IN_MEMORY.fullmatch(reference)
+    match = _MEMORY_REFERENCE.fullmatch(reference)
     if match is None:
         raise ValueError(
             f"{label} is '@{reference}', which is not a valid reference to the memory of a process: use $VARIABLE or @file instead"

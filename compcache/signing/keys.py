@@ -139,7 +139,7 @@ def parse_public_keys(keys: Any) -> tuple[PublicKey, ...]:
 
     Raises:
         TypeError: `keys` is neither text nor an iterable.
-        ValueError: the text of an item is not a key, or other users can write to a file.
+        ValueError: the text of an item is not a key, or a file is refused (`read_private_text`).
         OSError: a file cannot be read.
     """
     if isinstance(keys, (bytes, bytearray)) or not hasattr(keys, "__iter__"):
@@ -222,7 +222,7 @@ def trusted_keys_path() -> str:
 def trusted_keys() -> tuple[PublicKey, ...] | None:
     """Return the keys in the user's file of trusted keys, one on each line; None if the file does not exist.
 
-    Raise `SettingError` if a line of the file is not a key, or other users can write to the file, or `OSError` if the file cannot be read.
+    Raise `SettingError` if a line of the file is not a key. See `read_private_text` for other exceptions.
     """
     path = trusted_keys_path()
     if not not_missing([path]):
@@ -238,7 +238,7 @@ def trusted_keys() -> tuple[PublicKey, ...] | None:
 def add_trusted_key(key: PublicKey) -> str:
     """Add a key to the user's file of trusted keys unless it is already there. Create the file if necessary, and return its path.
 
-    Raise `SettingError` if a line of the file is not a key, or `OSError` if the file cannot be read or written.
+    Raise `OSError` if the file cannot be written. See `trusted_keys` for other exceptions.
     """
     path = trusted_keys_path()
     if key not in (trusted_keys() or ()):

@@ -24,16 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["add_missing_signatures", "add_signature", "is_signed", "merge_signatures", "signed_message", "signers"]
 
 _SIZE = 64  # bytes of a signature
-#: The maximum number of bytes read from a signature file.
-_LONGEST = 256 << 10
-#: The maximum number of characters in a key's name.
-_LONGEST_NAME = 100
-#: The maximum number of signatures by unknown keys in a file.
-_MOST_UNKNOWN = 64
-#: The maximum number of signatures by unknown keys that merging takes from the second file.
-_MOST_NEW_UNKNOWN = 8
-#: The maximum number of checked signatures in the name of one key.
-_MOST_CHECKED = 64
+_MAX_READ = 256 << 10  # bytes of a signature file
+_LONGEST_NAME = 100  # characters of a key's name
+_MOST_UNKNOWN = 64  # signatures by unknown keys in a file
+_MOST_NEW_UNKNOWN = 8  # of these, from the second of two merged files
+_MOST_CHECKED = 64  # signatures in the name of one key
 
 
 def signed_message(module_id: bytes, requirement: str) -> bytes:
@@ -113,7 +108,7 @@ def _encode_lines(lines: Iterable[_Line]) -> bytes:
 def _decode_lines(content: bytes) -> list[_Line]:
     """Return the names and signatures in the first 256 KiB of a signature file. Invalid lines are skipped."""
     decoded = []
-    for line in content[:_LONGEST].decode("ascii", "replace").splitlines():
+    for line in content[:_MAX_READ].decode("ascii", "replace").splitlines():
         name, _, encoded = line.partition(" ")
         with suppress(ValueError):
             signature = base64.b64decode(encoded, validate=True)

@@ -68,7 +68,7 @@ def machine_for(cpu: str | None, features: str | None, host: Host, platform: str
 def _machine_for(
     cpu: str | None, features: str | None, host_cpu: str, host_features: str, adjustments: str, identity: str, platform: str
 ) -> Machine:
-    """Return the machine for a requested processor and features, or for this host where none are requested.
+    """Return the machine for a requested CPU and features, or for this host where none are requested.
 
     Raise `CompileError` if LLVM does not know one of the names.
     """

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["Prepared", "Translated", "emit", "table_symbols"]
 
 #: The prefix of the names under which a module has its own definitions of merged variables.
-_OWN = "compcache.own."
+_OWN_PREFIX = "compcache.own."
 #: The largest number of entry points that are compiled to separate objects.
 _MAX_SEPARATE = 8
 
@@ -224,7 +224,7 @@ def _make_table(key: bytes, prepared: Prepared, definitions: Mapping[str, Defini
     resolution = prepared.resolution
     exported = {export.symbol for export in prepared.exports if definitions[export.symbol].kind == "variable"}
     variables = sorted(exported.difference(prepared.aliases))
-    renamed = {name: _OWN + name for name in variables if name in resolution.imports}
+    renamed = {name: _OWN_PREFIX + name for name in variables if name in resolution.imports}
     symbols = [renamed.get(name, name) for name in table_symbols(prepared, definitions, stubs)]
     slots = tuple([name for name in (*resolution.slots, *resolution.storage) if name in definitions])
     return _Table(key, symbols, entries.points, slots, [renamed.get(name, name) for name in variables], renamed)

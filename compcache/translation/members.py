@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Member", "decode_member", "encode_member", "link_members", "make_member", "require_types_of_archive"]
 
 _MOST_SHOWN = 20
-_MAX_SIZE = 1 << 31
+_MAX_SIZE = 1 << 31  # bytes of a decompressed member
 
 
 class Member(NamedTuple):

@@ -25,8 +25,8 @@ _VARIABLE = re.compile(rf"^({NAME}) = weak(?:_odr)? ({WORDS})(global|constant) (
 _LABEL = re.compile(rf"(?<=\bblockaddress\(){NAME}(?=,)")
 _REFERENCE = re.compile(rf'{NAME}|"[^"\n]*"')
 #: Words between linkage and type that are removed, because internal definitions and declarations do not have them.
-_PLACE = re.compile(r"\b(?:dso_local|dso_preemptable|hidden|protected|default) ")
-_OF_ALIAS = re.compile(r"\b(?:hidden|protected|thread_local(?:\(\w+\))?) ")
+_VISIBILITY_WORDS = re.compile(r"\b(?:dso_local|dso_preemptable|hidden|protected|default) ")
+_ALIAS_WORDS = re.compile(r"\b(?:hidden|protected|thread_local(?:\(\w+\))?) ")
 
 
 def weak_definitions(text: str) -> frozenset[str]:
@@ -87,27 +87,27 @@ class _Rewriting:
         return self._bodies.get(reference[0], reference[0])
 
     def _replace_function(self, match: re.Match[str]) -> str:
-        """Return the first line of an overridden function as that of an internal one. The first line of any other function is unchanged."""
+        """Return the first line of an overridden function as that of an internal one, and add its replacement; leave other functions."""
         if referenced_name(match[2]) not in self._names:
             return match[0]
-        words = _PLACE.sub("", match[1])
+        words = _VISIBILITY_WORDS.sub("", match[1])
         parameters = ", ".join(map(without_name, parse_head(f"{words}{match[2]}({match[3]}").parameters))
         function_type = self._type_of(referenced_name(match[2])) if self._type_of else ""
         body = self._move_body(match[2], match[1], function_type, f"declare {words}{match[2]}({parameters})")
         return f"define internal {words}{body}({match[3]}"
 
     def _replace_variable(self, match: re.Match[str]) -> str:
-        """Return the line of an overridden variable as that of an internal one. The line of any other variable is unchanged."""
+        """Return the line of an overridden variable as that of an internal one, and add its replacement; leave other variables."""
         if _exported_name(match) not in self._names:
             return match[0]
-        words, value_type = _PLACE.sub("", match[2]) + match[3], split_at(match[4], " ")[0]
+        words, value_type = _VISIBILITY_WORDS.sub("", match[2]) + match[3], split_at(match[4], " ")[0]
         body = self._move_body(match[1], match[2], value_type, f"{match[1]} = external {words} {value_type}")
         return f"{body} = internal {words} {match[4]}"
 
     def _move_body(self, token: str, words: str, value_type: str, declaration: str) -> str:
-        """Return the reference to the body of the definition `token`, which has the attributes `words`, and add what replaces it."""
+        """Return the reference to the body of the definition `token`, and add the declaration or alias that replaces it."""
         body = self._bodies[token] = f"@{quote(OVERRIDDEN + referenced_name(token))}"
-        alias = f"{token} = weak {''.join(_OF_ALIAS.findall(words))}alias {value_type}, ptr {body}"
+        alias = f"{token} = weak {''.join(_ALIAS_WORDS.findall(words))}alias {value_type}, ptr {body}"
         self._added.append(alias if self._type_of else declaration)
         return body
 
@@ -116,6 +116,6 @@ class _Rewriting:
         if self._type_of or not match[2].startswith("weak ") or referenced_name(match[1]) not in self._names:
             return match[0].removesuffix(match[5]) + _REFERENCE.sub(self._body_of, match[5])
         value_type, bracket, parameters = match[4].partition(" (")
-        variable = f"{match[1]} = external {_PLACE.sub('', match[2].removeprefix('weak '))}global {value_type}"
+        variable = f"{match[1]} = external {_VISIBILITY_WORDS.sub('', match[2].removeprefix('weak '))}global {value_type}"
         self._added.append(f"declare {value_type} {match[1]}({parameters}" if bracket else variable)
         return ""

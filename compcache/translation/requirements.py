@@ -71,7 +71,7 @@ def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str
         all_features = used_by(code.text, machine.requires) | (machine.requires & machine.explicit)
         return {symbol: all_features | used_by(code.text, code.allowed.get(name, all_features)) for symbol, name in functions.items()}
     own_requirements = _own_requirements(code, used_by_symbol, machine)
-    reached = _Reached(code, own_requirements, code.allowed, machine.requires)
+    reached = _ReachedFeatures(code, own_requirements, code.allowed, machine.requires)
     # No definition tells who calls this code, so all exports require its features.
     unnamed_features = frozenset[str]().union(*[features for name, features in own_requirements.items() if name not in code.definitions])
     at_start = unnamed_features.union(*[reached.of(name) for name in startup])
@@ -137,7 +137,7 @@ def allowed_features(text: str) -> dict[str, _Features]:
     return {name: features_by_group[group] for name, group in attributes.items() if group in features_by_group}
 
 
-class _Reached:
+class _ReachedFeatures:
     """Computes the features that functions use, directly or in the code that they reach. Code that may use more features does not count.
 
     Functions that may use the same features form a class. A variable passes on the features of each class of functions that it refers to.

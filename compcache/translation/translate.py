@@ -58,7 +58,7 @@ _EXTERNAL, _INTERNAL = "external", "internal"
 _SMALL = 1 << 14
 
 
-class _Checked(NamedTuple):
+class _CheckedModule(NamedTuple):
     """A parsed and checked module."""
 
     printed: str  # the module as LLVM prints it, rewritten for a shared object
@@ -87,7 +87,7 @@ def translate(context: Any, request: Request) -> Translated:
         module, values = codegen.parse(rewritten, context), ir_text.read_values(rewritten)
     with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level, rewritten) as target:
         digests = partial(symbol_digests, printed, data.values())
-        translated = _compile_module(context, module, _Checked(rewritten, values, data), request, target, digests)
+        translated = _compile_module(context, module, _CheckedModule(rewritten, values, data), request, target, digests)
     return translated._replace(weak=weak - overridden, beside_code=request.beside_code)
 
 
@@ -141,10 +141,10 @@ def _translate_group(context: Any, request: Request) -> Translated:
         module, values = codegen.parse(rewritten, context), ir_text.read_values(rewritten)
     data = {section: content for member in request.members for section, content in member.data.items()}
     with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level, rewritten) as target:
-        return _compile_module(context, module, _Checked(rewritten, values, data), request, target)
+        return _compile_module(context, module, _CheckedModule(rewritten, values, data), request, target)
 
 
-def _read_source(context: Any, request: Request, label: str = "") -> tuple[Any, _Checked]:
+def _read_source(context: Any, request: Request, label: str = "") -> tuple[Any, _CheckedModule]:
     """Parse and check a source.
 
     Returns:
@@ -177,7 +177,7 @@ def _read_source(context: Any, request: Request, label: str = "") -> tuple[Any, 
         level = 0 if request.untrusted else request.level  # only the linked code was tried in another process
         with codegen.borrow_machine(request.machine.cpu, request.machine.features, level, printed) as target:
             require_types_of_archive(request.ir, context, partial(codegen.optimize, machine=target, level=level))
-    return module, _Checked(printed, values, data)
+    return module, _CheckedModule(printed, values, data)
 
 
 def _check_names(values: ir_text.GlobalValues) -> None:
@@ -229,7 +229,7 @@ def _with_thread_locals(printed: str, request: Request) -> tuple[str, Request]:
 
 
 def _compile_module(
-    context: Any, module: Any, source: _Checked, request: Request, target: Any, digests: Callable[[], dict[str, bytes]] = dict
+    context: Any, module: Any, source: _CheckedModule, request: Request, target: Any, digests: Callable[[], dict[str, bytes]] = dict
 ) -> Translated:
     """Compile a checked module, which is changed, to its object. See `translate` for the exceptions.
 

@@ -13,6 +13,7 @@ from compcache import Cache, ModuleSource
 from compcache.build import codegen
 from compcache.build.ir_text import read_module
 from compcache.build.link_types import read_link_types
+from compcache.build.llvm_types import Types
 from compcache.hit.link_types import type_digest, unite_types
 from compcache.images.llvm_thread import in_llvm_thread
 from compcache.miss.build import build_source
@@ -98,3 +99,9 @@ declare i64 @any(...)
 """
     cache.add_module(ModuleSource("define i64 @f(i64 %x) {\n  ret i64 %x\n}\ndefine i64 @any(ptr %x) {\n  ret i64 0\n}\n"))
     assert build_source(cache._session(), ModuleSource(code)).used == {"f": {"i64(i64) address": "table"}}
+
+
+@pytest.mark.parametrize("text", ["", "{ i32", "<{ i8, ", "[2 x i8", "<4 x ", "{ [2 x { i32"])
+def test_a_truncated_type_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="the LLVM assembly"):
+        Types("").read(text)

@@ -56,7 +56,7 @@ def noted(cache: Cache, site: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
         return reading(path)
 
     def start() -> tuple[str, int]:
-        monkeypatch.setattr(installation, "_known", (None, "", False))
+        monkeypatch.setattr(installation, "_packages_on_path", (None, "", False))
         read.clear()
         return installation.settings_and_packages(lambda: cache), len(read)
 
@@ -216,13 +216,13 @@ def test_a_note_is_believed_of_who_has_the_key(noted: Callable[[], tuple[str, in
     first, _ = noted()
     assert len(notes(cache)) == 1
     with Cache(directory, signing_key=b"key") as signed:
-        installation._known = (None, "", False)
+        installation._packages_on_path = (None, "", False)
         with pytest.warns(CacheWarning, match="signed with this cache's signing_key"):
             assert installation.settings_and_packages(lambda: signed) == first
         assert len(notes(signed)) == 1, "what anybody could have written is not believed"
     with Cache(directory, readonly=True) as reader:
         cache.clear()
-        installation._known = (None, "", False)
+        installation._packages_on_path = (None, "", False)
         assert installation.settings_and_packages(lambda: reader) == first
     assert notes(cache) == []
 
@@ -236,7 +236,7 @@ def test_a_compiler_that_is_gone_is_missed(noted: Callable[[], tuple[str, int]],
 
 def test_without_a_usable_cache_packages_are_read(noted: Callable[[], tuple[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
     first, _ = noted()
-    monkeypatch.setattr(installation, "_known", (None, "", False))
+    monkeypatch.setattr(installation, "_packages_on_path", (None, "", False))
     assert installation.settings_and_packages(lambda: None) == first
 
 

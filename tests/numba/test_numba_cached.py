@@ -607,7 +607,7 @@ def test_what_cannot_be_compared_is_walked_once_for_all_functions_that_ask_it(tm
     walks = []
     walk = dependencies.fingerprint_of_implementations
     def note(*args, **options):
-        walks.append((options["overlooks_members"], "limits" in options))
+        walks.append((options["overlook_members"], "limits" in options))
         return walk(*args, **options)
     dependencies.fingerprint_of_implementations = note
     result = [f(3) for f in p.functions], walks, len(backend.refused)

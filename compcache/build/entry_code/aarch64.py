@@ -14,7 +14,7 @@ _CALL26, _GOT_PAGE, _GOT_LOW = 283, 311, 312
 _CALLEE, _ITEMS, _FRAME_POINTER, _LINK, _SP = 19, 20, 29, 30, 31
 _DEF_CFA, _DEF_CFA_OFFSET, _OFFSET = 0x0C, 0x0E, 0x80
 _EQUAL, _DIFFERENT = 0, 1
-_SAVED = 32  # bytes of the registers that are saved
+_SAVED_SIZE = 32  # bytes of the registers that are saved
 #: For each kind of jump: the mask of the operation, the position of the distance, and its number of bits.
 _KINDS = (
     (0x7C000000, 0x14000000, 0, 26), (0xFF000010, 0x54000000, 5, 19),
@@ -47,9 +47,9 @@ class ArmAssembler(Assembler):
 
     def enter(self) -> None:
         self._emit(0xA9BE7BFD)  # stp x29, x30, [sp, #-32]!
-        self.add_frame_rule(_DEF_CFA_OFFSET, _SAVED, _OFFSET | _FRAME_POINTER, 4, _OFFSET | _LINK, 3)
+        self.add_frame_rule(_DEF_CFA_OFFSET, _SAVED_SIZE, _OFFSET | _FRAME_POINTER, 4, _OFFSET | _LINK, 3)
         self._emit(0x910003FD, 0xA90153F3)  # mov x29, sp; stp x19, x20, [sp, #16]
-        self.add_frame_rule(_DEF_CFA, _FRAME_POINTER, _SAVED, _OFFSET | _CALLEE, 2, _OFFSET | _ITEMS, 1)
+        self.add_frame_rule(_DEF_CFA, _FRAME_POINTER, _SAVED_SIZE, _OFFSET | _CALLEE, 2, _OFFSET | _ITEMS, 1)
         self._frame_at = len(self.code)
         self._emit(0xD10003FF)  # sub sp, sp
         self.move(_CALLEE, 0)
@@ -63,7 +63,7 @@ class ArmAssembler(Assembler):
         self._emit(0x910003BF, 0xA94153F3, 0xA8C27BFD)  # mov sp, x29; ldp x19, x20, [sp, #16]; ldp x29, x30, [sp], #32
         self.add_frame_rule(_DEF_CFA, _SP, 0)
         self._emit(0xD65F03C0)  # ret
-        self.add_frame_rule(_DEF_CFA, _FRAME_POINTER, _SAVED)
+        self.add_frame_rule(_DEF_CFA, _FRAME_POINTER, _SAVED_SIZE)
 
     def load(self, register: int, base: int, offset: int, *, half: bool = False) -> None:
         opcode, size = (0xB9400000, 4) if half else (0xF9400000, 8)

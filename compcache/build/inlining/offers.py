@@ -44,7 +44,7 @@ _STRING = re.compile(r'"[^"]*"')
 _TYPE = re.compile(r"(?:void|i\d+|half|bfloat|float|double|fp128|\w+_fp80|ptr|[{\[<%].*)\Z")
 _GROUP = re.compile(r" #(\d+)")
 _ATTRIBUTES = re.compile(r"attributes #(\d+) = \{ ?(.*?) ?\}")
-_ATTACHED = re.compile(r", !([-\w.]+) (!\d+)")
+_ATTACHMENT = re.compile(r", !([-\w.]+) (!\d+)")
 _NODE = re.compile(r"!\d+")
 _LABEL = re.compile(r'(?:[-\w$.]+|"[^"]*"):(?: +; .*)?\Z')
 _INSTRUCTION = re.compile(r'(?:%(?:"[^"]*"|[-\w$.]+) = )?(?:(?:tail|notail) )?([a-z_]+)\b')
@@ -55,18 +55,18 @@ _OPCODES = re.compile(
     "ret|br|switch|unreachable|[fsu]?(?:add|sub|mul|div|rem|neg)|shl|[la]shr|and|x?or|(?:extract|insert)(?:element|value)|shufflevector|alloca|"
     "load|store|getelementptr|[sz]ext|(?:fp)?trunc|fpext|fpto[us]i|[us]itofp|ptrtoint|inttoptr|bitcast|[if]cmp|phi|select|freeze|call"
 )
-_FORBIDDEN = re.compile(
+_FORBIDDEN_WORDS = re.compile(
     r"\b(?:asm|blockaddress|dso_local_equivalent|no_cfi|ptrauth|addrspace|syncscope|va_arg|\w+_amx|token|metadata !\w*\()"
 )
 #: The allowed attributes of functions and calls: they do not depend on the place of the code, or LLVM compares them when it inlines.
-_HARMLESS = re.compile(
+_CODE_ATTRIBUTES = re.compile(
     "nounwind|mustprogress|norecurse|nosync|nofree|willreturn|nocallback|memory|readnone|readonly|writeonly|argmemonly|speculatable|cold|hot|"
     "inlinehint|alwaysinline|uwtable|optsize|minsize|nonlazybind|noreturn|ssp|sspstrong|sspreq|nocreateundeforpoison|"
     '"(?:frame-pointer|no-trapping-math|stack-protector-buffer-size|min-legal-vector-width|target-cpu|target-features|tune-cpu|'
     'no-(?:infs|nans|signed-zeros)-fp-math|(?:unsafe|approx-func)-fp-math|less-precise-fpmad|no-jump-tables)"'
 )
 #: The allowed attributes of parameters and results, and the attributes that decide how a value is passed.
-_PASSED = re.compile(
+_VALUE_ATTRIBUTES = re.compile(
     "zeroext|signext|inreg|noalias|byval|sret|noundef|nonnull|nocapture|captures|readonly|readnone|writeonly|returned|dereferenceable|"
     "dereferenceable_or_null|nofree|nofpclass|range|initializes|writable|dead_on_unwind|dead_on_return|align"
 )
@@ -143,7 +143,7 @@ def _passed_types(text: str, *, is_result: bool) -> list[str]:
         if name == "align" and position < len(words) and words[position].isdigit():
             passed.append(f"align {words[position]}")
             position += 1
-        elif _PASSED.fullmatch(name):
+        elif _VALUE_ATTRIBUTES.fullmatch(name):
             passed.append(word)
         elif is_result and word in ("dso_local", "hidden"):
             continue
@@ -262,7 +262,7 @@ class _Reader:
         if self._instructions > MOST_INSTRUCTIONS:
             raise _NotOffered
         plain = _STRING.sub('""', inside)
-        if _FORBIDDEN.search(plain):
+        if _FORBIDDEN_WORDS.search(plain):
             raise _NotOffered
         first = self._head_line(head.removeprefix("define ").removesuffix("{").strip(), written, is_local=is_local)
         return "\n".join([first, *[self._rewritten_line(line) for line in lines if not line.lstrip().startswith("#dbg_")], "}"])
@@ -423,7 +423,7 @@ class _Reader:
             """Return an attachment whose kind and node are known, and keep the node. Return "" for any other attachment."""
             return match[0] if _KEPT_METADATA.fullmatch(match[1]) and self._keep_node(match[2]) else ""
 
-        changed = _ATTACHED.sub(keep_attachment, line)
+        changed = _ATTACHMENT.sub(keep_attachment, line)
         for token in _NODE.findall(_STRING.sub('""', changed)):
             if token not in self._nodes and not self._keep_node(token):
                 raise _NotOffered
@@ -458,7 +458,7 @@ def _check_attributes(attributes: str) -> None:
         raise _NotOffered
     for word in _split_attributes(attributes):
         name = word.partition("=")[0] if word[0] == '"' else word.partition("(")[0]
-        if not _HARMLESS.fullmatch(name):
+        if not _CODE_ATTRIBUTES.fullmatch(name):
             raise _NotOffered
 
 

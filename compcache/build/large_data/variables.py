@@ -28,22 +28,22 @@ __all__ = ["abridged", "read_large_values", "replace_large_variables", "with_dat
 
 _PREFIX = "compcache.data."
 #: The least size in bytes of a variable that is removed, and the least size of all of them together. LLVM can use the values that stay.
-_LARGE = 1 << 16
-_WORTHWHILE = 1 << 20
+_LEAST_SIZE = 1 << 16
+_LEAST_TOTAL_SIZE = 1 << 20
 _LINKAGES = frozenset(("external", "internal", "private"))
 #: Sections that LLVM chooses for variables without one. A named section may be a registry.
-_PLACES = frozenset((".data", ".rodata", *(f".rodata.cst{size}" for size in (4, 8, 16, 32)), *(f".rodata.str{n}.{n}" for n in (1, 2, 4))))
+_SECTIONS = frozenset((".data", ".rodata", *(f".rodata.cst{size}" for size in (4, 8, 16, 32)), *(f".rodata.str{n}.{n}" for n in (1, 2, 4))))
 #: The least number of characters of a line with a long constant.
-_SHORTEST = 4096
+_LEAST_LINE = 4096
 _LONG_LIST = re.compile(r"(?:(?:i(?:8|16|32|64)|half|float|double) [-+.xa-fA-F0-9]++, ){1024,}+")
 
 
 def abridged(text: str) -> str:
     """Return LLVM assembly without long constants of bytes and integers. The result is only for searches."""
-    if len(text) < _WORTHWHILE:
+    if len(text) < _LEAST_TOTAL_SIZE:
         return text
     parts, copied_end = [], 0
-    for start, end in long_lines(text, _SHORTEST):
+    for start, end in long_lines(text, _LEAST_LINE):
         parts += [text[copied_end:start], _LONG_LIST.sub("", _without_strings(text[start:end]))]
         copied_end = end
     return "".join([*parts, text[copied_end:]]) if parts else text
@@ -55,7 +55,7 @@ def _without_strings(line: str) -> str:
     string_start = line.find('c"')
     while string_start >= 0:
         end = line.find('"', string_start + 2)
-        if end - string_start > _SHORTEST:
+        if end - string_start > _LEAST_LINE:
             parts += [line[copied_end:string_start], 'c""']
             copied_end = end + 1
         string_start = line.find('c"', end + 1) if end >= 0 else end
@@ -75,7 +75,7 @@ def replace_large_variables(module: Any, context: Any, size: int, check: Callabl
     Returns:
         The values, by the names of the sections that will contain them. The mapping is empty if no variable was replaced.
     """
-    if size < _WORTHWHILE:
+    if size < _LEAST_TOTAL_SIZE:
         return {}
     layout = codegen.target_machine("", "", 0).target_data
     module.data_layout = str(layout)
@@ -84,16 +84,16 @@ def replace_large_variables(module: Any, context: Any, size: int, check: Callabl
         for variable in module.global_variables
         if not variable.is_declaration and variable.linkage.name in _LINKAGES
     }
-    names = {name for name in sizes if name and sizes[name] >= _LARGE and not name.startswith("llvm.")}
-    if sum(sizes[name] for name in names) < _WORTHWHILE:
+    names = {name for name in sizes if name and sizes[name] >= _LEAST_SIZE and not name.startswith("llvm.")}
+    if sum(sizes[name] for name in names) < _LEAST_TOTAL_SIZE:
         return {}
     outline = _placeholder_text(module, context, {name: sizes[name] for name in names})
     check(outline)
     has_aliases = " alias " in outline or " ifunc " in outline  # they refer to functions by their names
     if has_module_assembly(outline) or (has_aliases and has_assembly(outline)):  # its translation may abort the process
         return {}
-    values = data_of(_emit_variables(module, context, names, has_aliases=has_aliases), names, _PLACES)
-    values = {name: datum for name, datum in values.items() if len(datum.content) >= _LARGE}
+    values = data_of(_emit_variables(module, context, names, has_aliases=has_aliases), names, _SECTIONS)
+    values = {name: datum for name, datum in values.items() if len(datum.content) >= _LEAST_SIZE}
     sections = {name: f"{_PREFIX}{label}{number}" for number, name in enumerate(sorted(values))}
     lines = [
         _placeholder_line(name, len(value.content), sections[name], value.alignment, writable=value.writable)

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 __all__ = ["fill_colour"]
 
-_BY_KIND = {"missing": "#ffd0d0", "native": "#f4f4f4"}
+_COLOUR_BY_KIND = {"missing": "#ffd0d0", "native": "#f4f4f4"}
 
 
 def fill_colour(node: GraphNode) -> str:
     """Return the fill colour of a node as ``#rrggbb``. Module ids are digests, so modules are spread evenly over the hues."""
-    if node.kind in _BY_KIND or not node.module_id:
-        return _BY_KIND.get(node.kind, "#f4f4f4")
+    if node.kind in _COLOUR_BY_KIND or not node.module_id:
+        return _COLOUR_BY_KIND.get(node.kind, "#f4f4f4")
     hue = int(node.module_id[:4], 16) / 0x10000
     red, green, blue = hls_to_rgb(hue, 0.86 if node.kind == "function" else 0.93, 0.65)
     return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"

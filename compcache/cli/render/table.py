@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 __all__ = ["Column", "cell_width", "cut_middle", "table_lines"]
 
 _GAP = "  "
-_LEAST = 8  # the least width of a column
-_LEGIBLE = 20  # columns are dropped before names are cut to fewer positions
+_LEAST_WIDTH = 8  # of a column
+_LEGIBLE_WIDTH = 20  # columns are dropped before names are cut to fewer positions
 _ELLIPSIS = "…"
 
 
@@ -48,7 +48,7 @@ def _fitting_columns(columns: Sequence[Column], natural_widths: Sequence[int], w
 
     `natural_widths` are the widths of the uncut columns.
     """
-    least_widths = [min(size, _LEGIBLE) if column.flexible else size for column, size in zip(columns, natural_widths, strict=True)]
+    least_widths = [min(size, _LEGIBLE_WIDTH) if column.flexible else size for column, size in zip(columns, natural_widths, strict=True)]
     positions = list(range(len(columns)))
     while sum(least_widths[number] + len(_GAP) for number in positions) - len(_GAP) > width:
         dropped = max(positions, key=lambda number: columns[number].spare)
@@ -64,12 +64,12 @@ def _fitting_widths(columns: Sequence[Column], natural_widths: Sequence[int], wi
     A rigid column gets its natural width. The flexible columns share the remaining width; the widest columns shrink first.
     """
     remaining_width = width - sum(size for column, size in zip(columns, natural_widths, strict=True) if not column.flexible)
-    flexible = sorted(size for column, size in zip(columns, natural_widths, strict=True) if column.flexible)
-    greatest_width = flexible[-1] if flexible else 0
-    for position, size in enumerate(flexible):
-        share = remaining_width // (len(flexible) - position)
+    flexible_widths = sorted(size for column, size in zip(columns, natural_widths, strict=True) if column.flexible)
+    greatest_width = flexible_widths[-1] if flexible_widths else 0
+    for position, size in enumerate(flexible_widths):
+        share = remaining_width // (len(flexible_widths) - position)
         if size > share:
-            greatest_width = max(share, _LEAST)
+            greatest_width = max(share, _LEAST_WIDTH)
             break
         remaining_width -= size
     return [min(size, greatest_width) if column.flexible else size for column, size in zip(columns, natural_widths, strict=True)]

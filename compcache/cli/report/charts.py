@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Chart", "can_draw", "charts", "draw"]
 
-_WIDE, _NARROW = 740, 340
+_WIDTHS = {"wide": 740, "narrow": 340}  # of drawings, in pixels
 _HOUR, _DAY = 3600, 86400
 #: Pairs of the longest span of time and the length of its steps, in seconds.
 _STEPS = ((3 * _DAY, _HOUR), (120 * _DAY, _DAY), (900 * _DAY, 7 * _DAY), (float("inf"), 30 * _DAY))
@@ -30,7 +30,7 @@ _LEAST_STEPS = 12
 _MOST_BARS = 12
 _HIT, _MISS = "var(--hit)", "var(--miss)"
 #: The encoding that gives each mark the field `text` of its value as its description, for screen readers.
-_DESCRIBED = {"description": {"field": "text", "type": "nominal"}}
+_DESCRIPTION = {"description": {"field": "text", "type": "nominal"}}
 _MARK = re.compile(r'<(path|line|circle)( aria-label="([^"]*)"[^>]*?)(?:/>|></\1>)')
 
 
@@ -88,7 +88,7 @@ def charts(story: Story) -> list[Chart]:
 
 def draw(chart: Chart) -> str:
     """Return the HTML of a chart: an SVG element for wide windows and one for narrow windows. `can_draw` must be true."""
-    return "".join(f'<div class="{name}">{_chart_as_svg(chart, width)}</div>' for name, width in (("wide", _WIDE), ("narrow", _NARROW)))
+    return "".join(f'<div class="{name}">{_chart_as_svg(chart, width)}</div>' for name, width in _WIDTHS.items())
 
 
 def _chart_as_svg(chart: Chart, width: int) -> str:
@@ -142,9 +142,9 @@ def _utc_offset(when: float) -> int:
 
 
 def _step_label(start: float, length: int) -> str:
-    """Return the local time of a step as text: the hour, the day, or the first of several days."""
-    moment = dt.datetime.fromtimestamp(start).astimezone()
-    return moment.strftime("%Y-%m-%d %H:%M" if length == _HOUR else "%Y-%m-%d") + (" ff." if length > _DAY else "")
+    """Return the local time of a step as text: the hour, the day, or "from" and the first of several days."""
+    label = dt.datetime.fromtimestamp(start).astimezone().strftime("%Y-%m-%d %H:%M" if length == _HOUR else "%Y-%m-%d")
+    return f"from {label}" if length > _DAY else label
 
 
 def _time_axis(steps: Sequence[_Step]) -> dict[str, Any]:
@@ -163,12 +163,8 @@ def _local_ms(seconds: float) -> int:
 
 def _times_of_step(step: _Step) -> dict[str, Any]:
     """Return the times of a step for a chart, in milliseconds, and its text."""
-    return {
-        "start": _local_ms(step.start),
-        "end": _local_ms(step.end),
-        "middle": _local_ms((step.start + step.end) / 2),
-        "when": step.label,
-    }
+    middle = _local_ms((step.start + step.end) / 2)
+    return {"start": _local_ms(step.start), "end": _local_ms(step.end), "middle": middle, "when": step.label}
 
 
 def _vertical_axis(field: str, title: str, format_: str = ",~f", **settings: Any) -> dict[str, Any]:
@@ -196,7 +192,7 @@ def _hit_rate_chart(steps: Sequence[_Step]) -> Chart:
         "height": 150, "data": {"values": values},
         "layer": [
             {"mark": {"type": "line", "color": _HIT, "strokeWidth": 2, "aria": False}, "encoding": {"x": x_axis, "y": y_axis}},
-            {"mark": {"type": "circle", "color": _HIT, "size": 45, "opacity": 1}, "encoding": {"x": x_axis, "y": y_axis, **_DESCRIBED}},
+            {"mark": {"type": "circle", "color": _HIT, "size": 45, "opacity": 1}, "encoding": {"x": x_axis, "y": y_axis, **_DESCRIPTION}},
         ],
     }  # fmt: skip
     return Chart(
@@ -233,7 +229,7 @@ def _stacked_bars(
     colour = {"field": "kind", "type": "nominal", "scale": {"domain": list(names), "range": list(colours)}}
     encoding = {
         "x": _time_axis(steps), "x2": {"field": "end"}, "y": _vertical_axis("low", title), "y2": {"field": "high"}, "color": colour,
-        **_DESCRIBED,
+        **_DESCRIPTION,
     }  # fmt: skip
     return {"height": 150, "data": {"values": values}, "mark": {"type": "bar", "binSpacing": 1}, "encoding": encoding}
 
@@ -269,7 +265,7 @@ def _seconds_chart(steps: Sequence[_Step]) -> Chart:
         "height": 150, "data": {"values": values},
         "layer": [
             {"mark": {"type": "line", "strokeWidth": 2, "interpolate": "step-after", "aria": False}, "encoding": {"x": x_axis, "y": y_axis, "color": colour}},  # noqa: E501
-            {"mark": {"type": "circle", "size": 24, "opacity": 1}, "encoding": {"x": x_axis, "y": y_axis, "color": colour, **_DESCRIBED}},
+            {"mark": {"type": "circle", "size": 24, "opacity": 1}, "encoding": {"x": x_axis, "y": y_axis, "color": colour, **_DESCRIPTION}},
         ],
     }  # fmt: skip
     return Chart(
@@ -304,7 +300,7 @@ def _reasons_chart(story: Story) -> Chart:
 
 
 def _groups_chart(key: str, title: str, groups: Sequence[Group], noun: str, head: str, *, join_last: bool = True) -> Chart:
-    """Return a chart of the sizes of groups, at least one. With `join_last`, the last of many groups share one bar."""
+    """Return a chart of the sizes of one or more groups. With `join_last`, the last of many groups share one bar."""
     shown = list(groups)
     if join_last and len(shown) > _MOST_BARS:
         smallest = shown[_MOST_BARS - 1 :]
@@ -331,6 +327,6 @@ def _flat_bars(values: list[dict[str, Any]], title: str, colour: str) -> dict[st
     encoding = {
         "y": {"field": "name", "type": "nominal", "sort": None, "axis": axis},
         "x": {"field": "value", "type": "quantitative", "axis": {"title": title, "format": ",~f", "tickCount": 4}},
-        **_DESCRIBED,
+        **_DESCRIPTION,
     }  # fmt: skip
     return {"height": {"step": 24}, "data": {"values": values}, "mark": {"type": "bar", "color": colour}, "encoding": encoding}

@@ -22,8 +22,7 @@ _DAY = 86400
 _UNUSED_DAYS = 30
 _NEVER = "never"
 _MOST_NAMED = 3  # functions in the row of a module
-#: The surplus of rows in memory at which rows are sorted and cut.
-_SURPLUS = 100
+_SURPLUS = 100  # rows beyond the limit in memory, at which they are sorted and cut
 _T = TypeVar("_T")
 #: The ranges of the time since the last use, each with its upper bound in days.
 _AGES = (("today", 1), ("this week", 7), ("this month", 30), ("this quarter", 90), ("longer ago", float("inf")))

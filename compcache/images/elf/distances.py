@@ -93,7 +93,7 @@ def with_distances(data: bytes, constant: DistanceTable) -> bytes:
     name = _add_name(strings[symbol_table.link], constant.symbol)
     symbols += parts.SYMBOL.pack(name, parts.STB_GLOBAL << 4 | STT_OBJECT, STV_PROTECTED, new_section, 0, len(content))
     relocations = b"".join([_RELOCATION.pack(*relocation) for relocation in constant.relocations(numbers)])
-    extended = _Extended(data)
+    extended = _ExtendedObject(data)
     sections += [
         symbol_table._replace(
             name=_add_name(strings[names_section], _SECTION_NAME), type=parts.SHT_PROGBITS, flags=parts.SHF_ALLOC,
@@ -147,7 +147,7 @@ def _add_name(strings: bytearray, name: str) -> int:
     return offset
 
 
-class _Extended:
+class _ExtendedObject:
     """An object with parts appended at multiples of 16 bytes, because the parts that they replace cannot grow."""
 
     def __init__(self, data: bytes) -> None:

@@ -59,7 +59,7 @@ class SharedLibrary:
 
         The result is None if the library does not define the symbol, or defines only versions for old objects.
 
-        Raise `FormatError` if the tables of the library are damaged.
+        Raise `FormatError` if the tables of the library are damaged, or it has no hash table of GNU.
         """
         with as_format_error(f"the tables for the symbol {symbol!r} in the library {self.soname!r} are damaged"):
             return self._find_version(symbol)

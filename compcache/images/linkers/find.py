@@ -22,7 +22,7 @@ LINKER_VARIABLE = "COMPCACHE_LINKER"
 """The environment variable that chooses the linker: a path, a name on the path, `ziglang` or `none`. A named linker makes all images."""
 
 #: The linkers to search for, in the order of preference: the linker that starts fastest is first. The `ziglang` wheel comes last.
-_ON_THE_PATH = ("ld", "mold", "ld.lld")
+_PROGRAMS = ("ld", "mold", "ld.lld")
 _NO_LINKER = ("none", "off")
 _ELF_PLATFORMS = ("linux", "android", "freebsd", "netbsd", "openbsd", "dragonfly")
 #: Advice for messages about a linker that cannot be used.
@@ -88,7 +88,7 @@ def _find_linkers(choice: str, path: str) -> tuple[Linker, ...]:
     if choice:
         linker = _linker_for_value(choice, path)
         return () if linker is None else (linker,)
-    programs = {name: shutil.which(name, path=path) for name in _ON_THE_PATH}
+    programs = {name: shutil.which(name, path=path) for name in _PROGRAMS}
     linkers = [Linker((os.path.abspath(file),), f"{name} on the path") for name, file in programs.items() if file is not None]
     wheel = _zig_wheel("ziglang wheel")
     return tuple(linkers) if wheel is None else (*linkers, wheel)

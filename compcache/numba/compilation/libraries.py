@@ -121,9 +121,9 @@ def collect_dependencies(library: Any, scope: scopes.Scope | None = None) -> Lib
 
 
 def _linking_libraries(library: Any) -> Iterator[Any]:
-    """Yield the libraries that are linked into a library, and into those of them without a record, and those of its recursive callees.
+    """Yield the libraries that are linked into a library, and those of its recursive callees that have a record.
 
-    Omit Numba's internal libraries.
+    For a linked library without a record, also yield what is linked into it. Omit Numba's internal libraries without a record.
     """
     for linked in getattr(library, "_linking_libraries", ()):
         if linked not in _records:

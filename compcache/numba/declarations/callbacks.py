@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LazyCallback", "declare_callback"]
 
-_COPIED = frozenset(("__name__", "__qualname__"))
+_COPIED_ATTRIBUTES = frozenset(("__name__", "__qualname__"))
 
 
 class LazyCallback(LazyObject):
@@ -81,7 +81,7 @@ class LazyCallback(LazyObject):
         return object.__getattribute__(self, "_function")
 
     def __getattr__(self, name: str) -> Any:
-        if name in _COPIED:
+        if name in _COPIED_ATTRIBUTES:
             return getattr(object.__getattribute__(self, "_function"), name)
         return super().__getattr__(name)
 

@@ -12,7 +12,7 @@ from functools import partial
 from importlib import import_module
 
 from compcache.numba.lazy import has_numba
-from compcache.numba.lazy.stand_ins import COPIED, LazyWrapper, numbas_object, real_numba
+from compcache.numba.lazy.stand_ins import COPIED_ATTRIBUTES, LazyWrapper, numbas_object, real_numba
 from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
@@ -60,7 +60,7 @@ class LazyCudaFunction(LazyWrapper):
         return numbas_object(self)[configuration]
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name not in COPIED and not has_numba():
+        if name.startswith("__") and name not in COPIED_ATTRIBUTES and not has_numba():
             raise AttributeError(f"'CUDADispatcher' object has no attribute {name!r}")
         return super().__getattr__(name)
 

@@ -243,7 +243,7 @@ def _decorate_stencil(options: dict[str, Any], function: Any) -> Any:
 def _decorate_ufunc(
     decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any], args: tuple[Any, ...], function: Any
 ) -> Any:
-    """Return the ufunc of a decorated function: Numba's own if it is parallel without signatures, or Numba must interpret an argument."""
+    """Return the ufunc of a decorated function: Numba's own if it is parallel without signatures, or if only Numba can run it."""
     if decorator == "vectorize" and is_lazy_function(function):
         function = function.py_func
     state = _create_state(function, decorator, signatures, options)

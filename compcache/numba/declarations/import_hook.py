@@ -11,7 +11,7 @@ import sys
 
 from compcache.interrupts import suppress
 from compcache.numba.declarations import decorators
-from compcache.numba.lazy import stand_in_of
+from compcache.numba.lazy import numba_stand_in
 from compcache.numba.lazy.stand_ins import is_probe, real_numba, record_replaced_decorators
 from compcache.numba.registered.distributions import numba_version
 from compcache.numba.registered.refusals import NotLazy
@@ -43,7 +43,7 @@ class StandIn(_Module):  # type: ignore[misc]
 
         if name == "__all__":
             return list_public_names(real_numba())
-        if stand_in_of() is self:
+        if numba_stand_in() is self:
             forget_modules()
             stand_in = find_attribute("numba", name)
             if stand_in is not None:
@@ -72,7 +72,7 @@ class StandIn(_Module):  # type: ignore[misc]
 
 
 #: The decorators in `numba.extending` whose registrations are part of functions' keys. They are replaced when Numba is imported.
-_REGISTERED_DECORATORS = ("intrinsic", "overload", "register_jitable")
+_REGISTERING_DECORATORS = ("intrinsic", "overload", "register_jitable")
 
 
 class Hook:
@@ -110,7 +110,7 @@ class Hook:
         """Remove the stand-in, the finder and the replaced decorators that are still in place."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-        if stand_in_of() is self._module and self._module is not None:
+        if numba_stand_in() is self._module and self._module is not None:
             del sys.modules["numba"]
         numba = sys.modules.get("numba")
         for name, original in self._decorators.items():
@@ -119,7 +119,7 @@ class Hook:
         if self._decorators:
             from compcache.numba.declarations.registrations import EXTENDING_STAND_INS
 
-            for name in _REGISTERED_DECORATORS:
+            for name in _REGISTERING_DECORATORS:
                 if getattr(numba.extending, name) is EXTENDING_STAND_INS[name]:  # type: ignore[union-attr]
                     setattr(numba.extending, name, getattr(numba.core.extending, name))  # type: ignore[union-attr]
             record_replaced_decorators({})
@@ -144,7 +144,7 @@ class Hook:
         record_replaced_decorators(self._decorators)
         for name in self._decorators:
             setattr(numba, name, getattr(decorators, name))
-        for name in _REGISTERED_DECORATORS:
+        for name in _REGISTERING_DECORATORS:
             setattr(numba.extending, name, EXTENDING_STAND_INS[name])
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> Any:
@@ -157,7 +157,7 @@ class Hook:
             for `numba` is no longer in place, or Numba's import did not import the submodule.
         """
         del path, target
-        if not name.startswith("numba.") or stand_in_of() is not self._module:
+        if not name.startswith("numba.") or numba_stand_in() is not self._module:
             return None
         from compcache.numba.declarations.modules import find_submodule
 

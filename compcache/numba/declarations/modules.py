@@ -16,7 +16,7 @@ from compcache.numba.declarations.references import FAST_PATHS, FastPathFunction
 from compcache.numba.declarations.registrations import EXTENDING_STAND_INS, WrapperAddressProtocol
 from compcache.numba.declarations.structrefs import CONTAINER_STAND_INS, STRUCTREF_STAND_INS
 from compcache.numba.declarations.types import CONSTRUCTORS, find_type
-from compcache.numba.lazy import has_numba, stand_in_of
+from compcache.numba.lazy import has_numba, numba_stand_in
 from compcache.numba.lazy.c_helpers import configured_threads
 from compcache.numba.lazy.stand_ins import is_probe, real_numba
 
@@ -44,14 +44,14 @@ _IMPORTED_BY_NUMBA = frozenset((
 ))  # fmt: skip
 _CONTEXTS = frozenset(("objmode", "parallel_chunksize"))
 #: Aliases of classes of Numba types.
-_ALIASES = {"optional": "Optional"}
+_TYPE_ALIASES = {"optional": "Optional"}
 _SUBMODULES = frozenset(("config", "core", "cuda", "errors", "experimental", "extending", "typed", "types"))
 #: Types that are not attributes of `numba`.
 _NOT_IN_NUMBA = frozenset(("pyobject", "string", "unicode_type", "voidptr"))
 #: The prefixes of modules that only Numba can provide: modules with side effects on import, and programs.
 _WITHOUT_STAND_INS = ("numba.cuda", "numba.experimental", "numba.pycc", "numba.runtests", "numba.scripts", "numba.testing", "numba.tests")
 #: Modules with side effects on import, whose attributes have stand-ins only while `numba` itself is replaced.
-_PARTLY_REPLACED = frozenset(("numba.experimental", "numba.experimental.structref"))
+_PARTLY_REPLACED_MODULES = frozenset(("numba.experimental", "numba.experimental.structref"))
 #: Stand-ins that register objects with Numba. They work only while `numba` itself is replaced, because they must notice Numba's import.
 _REGISTRATIONS = {
     "numba.core.extending": EXTENDING_STAND_INS, "numba.extending": EXTENDING_STAND_INS,
@@ -62,6 +62,7 @@ _SETTINGS = "numba.core.config"
 #: The file from which Numba reads settings in addition to the environment.
 _CONFIGURATION = ".numba_config.yaml"
 _Module: Any = type(sys)
+#: Stand-ins by module and name, and for each definition by `<name>`; stand-ins for modules by "" and the full name.
 _stand_ins: dict[tuple[str, str], Any] = {}
 
 
@@ -76,8 +77,8 @@ def find_module(name: str) -> Any:
 
 def _may_replace(name: str) -> bool:
     """Return whether a stand-in may replace a module of Numba at present."""
-    if name in _PARTLY_REPLACED:
-        return stand_in_of() is not None
+    if name in _PARTLY_REPLACED_MODULES:
+        return numba_stand_in() is not None
     return not name.startswith(_WITHOUT_STAND_INS) or can_replace_cuda(name)
 
 
@@ -123,9 +124,9 @@ def _setting_value(name: str) -> int | str | None:
 
 
 def _make_attribute(module: str, name: str) -> Any:
-    """Return a new stand-in for an attribute of one of Numba's modules, or None if only Numba has it. Errors: see `find_attribute`."""
-    if name in _ALIASES and module in ("numba", "numba.core.types"):
-        return find_attribute("numba.core.types", _ALIASES[name])
+    """Return a new stand-in for an attribute of one of Numba's modules, or None if only Numba has it. See `find_attribute` for errors."""
+    if name in _TYPE_ALIASES and module in ("numba", "numba.core.types"):
+        return find_attribute("numba.core.types", _TYPE_ALIASES[name])
     if module == "numba":
         return _make_numba_attribute(name)
     if module == "numba.core.errors":
@@ -133,13 +134,13 @@ def _make_attribute(module: str, name: str) -> Any:
     attribute = None
     if module == "numba.core.types":
         attribute = TypeConstructor(name) if name in CONSTRUCTORS else find_type(name)
-    if attribute is None and stand_in_of() is not None:
+    if attribute is None and numba_stand_in() is not None:
         attribute = _REGISTRATIONS.get(module, {}).get(name)
     return attribute or find_module(f"{module}.{name}") or _find_definition(module, name)
 
 
 def _make_numba_attribute(name: str) -> Any:
-    """Return a new stand-in for an attribute of the module `numba`, or None if only Numba has it. Errors: see `find_attribute`."""
+    """Return a new stand-in for an attribute of the module `numba`, or None if only Numba has it. See `find_attribute` for errors."""
     if name in _SUBMODULES:
         return find_module(f"numba.{name}")
     if name in _CONTEXTS:
@@ -216,15 +217,15 @@ def list_public_names(module: Any) -> list[str]:
 
 
 #: The names of the stand-ins that imports have added to `sys.modules`.
-_imported: set[str] = set()
+_imported_names: set[str] = set()
 
 
 def forget_modules() -> None:
     """Remove imported stand-ins from `sys.modules`, unless that for `numba` was removed, or another thread may be importing a stand-in."""
-    if stand_in_of() is None or len(sys._current_frames()) > 1:
+    if numba_stand_in() is None or len(sys._current_frames()) > 1:
         return
-    while _imported:
-        name = _imported.pop()
+    while _imported_names:
+        name = _imported_names.pop()
         if type(sys.modules.get(name)) is LazyModule:
             del sys.modules[name]
 
@@ -250,7 +251,7 @@ class _StandInLoader:
 
     def create_module(self, spec: Any) -> Any:
         """Record that the module is imported, and return the existing module."""
-        _imported.add(spec.name)
+        _imported_names.add(spec.name)
         return self._module
 
     def exec_module(self, module: Any) -> None:

@@ -12,7 +12,7 @@ from abc import ABCMeta
 from importlib import import_module
 
 from compcache.numba.declarations.references import Reference
-from compcache.numba.lazy import has_numba, stand_in_of, when_imported
+from compcache.numba.lazy import has_numba, numba_stand_in, when_imported
 from compcache.numba.lazy.stand_ins import is_probe, real_numba
 
 TYPE_CHECKING = False
@@ -218,7 +218,7 @@ class _Registration(Reference):
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """Call Numba's function. If `can_wait` allows it, delay the call until Numba is imported, and return the only argument, or None."""
-        if has_numba() or stand_in_of() is None or keywords or not object.__getattribute__(self, "_can_wait")(*args):
+        if has_numba() or numba_stand_in() is None or keywords or not object.__getattribute__(self, "_can_wait")(*args):
             return super().__call__(*args, **keywords)
         own_args = [list(value) if type(value) is list else value for value in args]
         when_imported(lambda: self._compcache_original()(*own_args))

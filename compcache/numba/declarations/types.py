@@ -22,7 +22,7 @@ __all__ = ["CONSTRUCTORS", "LazySignature", "LazyType", "find_type", "infer_dtyp
 
 _WORD = 64 if sys.maxsize > 1 << 32 else 32
 _SIZES = (("int", 8), ("int", 16), ("int", 32), ("int", 64), ("uint", 8), ("uint", 16), ("uint", 32), ("uint", 64))
-#: The canonical name for each of Numba's type names. `_SHOWN` contains the printed names that differ.
+#: The canonical name for each of Numba's type names. `_PRINTED_NAMES` contains the printed names that differ.
 _NAMES = {name: name for name in ("none", "unicode_type", "pyobject", "voidptr", "boolean")}
 _NAMES |= {f"{kind}{bits}": f"{kind}{bits}" for kind, bits in (*_SIZES, ("float", 32), ("float", 64), ("complex", 64), ("complex", 128))}
 _NAMES |= {f"{kind[0]}{bits // 8}": f"{kind}{bits}" for kind, bits in _SIZES}
@@ -31,7 +31,7 @@ _NAMES |= {"double": "float64", "void": "none", "string": "unicode_type", "byte"
 _NAMES |= {"short": "int16", "ushort": "uint16", "intc": "int32", "uintc": "uint32", "longlong": "int64", "ulonglong": "uint64"}
 _NAMES |= dict.fromkeys(("intp", "int_", "ssize_t"), f"int{_WORD}") | dict.fromkeys(("uintp", "uint", "size_t"), f"uint{_WORD}")
 _NAMES |= {"long_": f"int{_WORD}", "ulong": f"uint{_WORD}"}
-_SHOWN = {"boolean": "bool", "voidptr": "void*"}
+_PRINTED_NAMES = {"boolean": "bool", "voidptr": "void*"}
 _set_class: Any = object.__dict__["__class__"].__set__  # the stand-ins define `__class__` as a property, which cannot be assigned
 _lock = RLock()
 
@@ -168,7 +168,7 @@ class LazyContainerType(LazyType):
 
 
 #: All stand-ins by expression, and their fields by id. Like Numba's types, stand-ins are few and are never freed.
-_interned: dict[str, LazyType] = {}
+_stand_ins: dict[str, LazyType] = {}
 _fields: dict[int, _Fields] = {}
 #: The classes of values that a call of a type converts without Numba.
 _CAST_CLASSES = frozenset((bool, int, float))
@@ -196,11 +196,11 @@ _CASTS: dict[str, Callable[[Any], Any]] = {"boolean": bool} | {
 def _intern(text: str, shown: tuple[str, str] | None = None, key: Any = None, *, is_scalar: bool = False, **attributes: Any) -> LazyType:
     """Return the stand-in with this expression. Create the stand-in if it does not exist. See `_Fields` for the arguments."""
     with _lock:
-        stand_in = _interned.get(text)
+        stand_in = _stand_ins.get(text)
         if stand_in is None:
             stand_in = object.__new__(LazyType if key is not None else LazyContainerType)
             _fields[id(stand_in)] = _Fields(text, shown, key, attributes, is_scalar=is_scalar)
-            _interned[text] = stand_in
+            _stand_ins[text] = stand_in
         return stand_in
 
 
@@ -209,7 +209,7 @@ def find_type(name: str) -> Any:
     text = _NAMES.get(name)
     if text is None:
         return None
-    type_name = _SHOWN.get(text, text)
+    type_name = _PRINTED_NAMES.get(text, text)
     return _intern(text, (type_name, type_name), type_name, is_scalar=True, name=type_name, mutable=False)
 
 
@@ -306,7 +306,7 @@ def convert_to_numba_type(lazy: Any) -> Any:
 
 def _convert_all_types() -> None:
     """Convert all stand-ins for types to Numba's own types."""
-    for lazy in list(_interned.values()):
+    for lazy in list(_stand_ins.values()):
         convert_to_numba_type(lazy)
 
 

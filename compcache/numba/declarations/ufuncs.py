@@ -18,7 +18,7 @@ from compcache.numba.lazy import has_numba
 from compcache.numba.lazy.argument_types import is_derived_array, learn_numpy, scalar_name
 from compcache.numba.lazy.c_helpers import load_extension
 from compcache.numba.lazy.entries import RECORD, Record, count_hit, find_fields, key_of, load_entry, open_cache
-from compcache.numba.lazy.stand_ins import COPIED, LazyWrapper, numbas_object
+from compcache.numba.lazy.stand_ins import COPIED_ATTRIBUTES, LazyWrapper, numbas_object
 from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
@@ -43,7 +43,7 @@ _CLASS_ATTRIBUTES = frozenset(("__abstractmethods__", "__dict__"))
 _creation_lock = allocate_lock()
 
 
-class _NotStored(Exception):  # noqa: N818 - a result, not a failure
+class _NumbaNeeded(Exception):  # noqa: N818 - a result, not a failure
     """Raised, also through NumPy's C code, if Numba must perform a call: usually because a loop is not stored."""
 
 
@@ -68,7 +68,7 @@ class LazyUfunc(LazyWrapper):
                 stored = _load_ufunc(self)
                 if stored is not None:
                     return stored(*args, **keywords)
-            except _NotStored:
+            except _NumbaNeeded:
                 pass
         return numbas_object(self)(*args, **keywords)
 
@@ -90,7 +90,7 @@ class LazyUfunc(LazyWrapper):
         walk.feed_declared(state.compiled, state.function)
 
     def __getattr__(self, name: str) -> Any:
-        if name not in COPIED and object.__getattribute__(self, "_made") is None:
+        if name not in COPIED_ATTRIBUTES and object.__getattribute__(self, "_made") is None:
             state = object.__getattribute__(self, "_state")
             if name in _UFUNC_ATTRIBUTES and state.signatures is not None and not has_numba():
                 stored = _load_ufunc(self)
@@ -120,10 +120,10 @@ def added_loops(ufunc: LazyUfunc) -> list[LoadedLoop]:
 
 
 #: The shapes of stored details (`decode_fields`): for each loop, NumPy's type numbers and the entry of the compiled function. For
-#: `guvectorize`, the layout, the numbers of arguments and results, and whether each argument is writable precede the loops. `_LOOP` has the
-#: shapes of records of one loop.
-_DETAILS = {"vectorize": "([[i]][(uu)])", "guvectorize": "(uii[?][[i]][(uu)])"}
-_LOOP = {"vectorize": f"({RECORD}[i](uu))", "guvectorize": f"({RECORD}[i](uu)[?])"}
+#: `guvectorize`, the layout, the numbers of arguments and results, and whether each argument is writable precede the loops.
+_SHAPES_OF_DETAILS = {"vectorize": "([[i]][(uu)])", "guvectorize": "(uii[?][[i]][(uu)])"}
+#: The shapes of the records of loops that calls have added.
+_SHAPES_OF_LOOPS = {"vectorize": f"({RECORD}[i](uu))", "guvectorize": f"({RECORD}[i](uu)[?])"}
 
 
 class LoadedLoop:
@@ -170,7 +170,7 @@ def declare_ufunc(state: State) -> Any:
     """
     ufunc = _LazyGufunc(state) if state.decorator == "guvectorize" else LazyUfunc(state)
     if state.signatures is not None:
-        state.declared = load_declared_code(state, _DETAILS[state.decorator])
+        state.declared = load_declared_code(state, _SHAPES_OF_DETAILS[state.decorator])
         if state.declared is None:
             numbas_object(ufunc)
     if not state.is_parallel:
@@ -245,12 +245,12 @@ def _make_growing_ufunc(lazy: LazyUfunc, state: State, library: Any) -> Any:
 
 
 def _add_loop(lazy: LazyUfunc, ufunc: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-    """Add a ufunc's stored loop for these arguments. Raise `_NotStored` if no loop is stored, or Numba must interpret the arguments."""
+    """Add a ufunc's stored loop for these arguments. Raise `_NumbaNeeded` if no loop is stored, or Numba must interpret the arguments."""
     state = object.__getattribute__(lazy, "_state")
     count = state.function.__code__.co_argcount
     has_only_operands = set(keywords) <= {"out"} and len(args) >= count and len(args) + len(keywords) <= count + 1
     if not has_only_operands:
-        raise _NotStored
+        raise _NumbaNeeded
     types = _find_element_types(args[:count])
     added, _ = _find_and_count_loop(state, types)
     with _creation_lock:
@@ -269,21 +269,21 @@ def _record_loop(lazy: LazyUfunc, loop: LoadedLoop) -> None:
 def _find_and_count_loop(state: State, types: tuple[str, ...]) -> tuple[LoadedLoop, Any]:
     """Return a ufunc's stored loop for these types, and the further fields of the loop's record. Count a hit.
 
-    Raise `_NotStored` if no loop is stored, only Numba can load it, or Numba is imported. See `load_entry` for other exceptions.
+    Raise `_NumbaNeeded` if no loop is stored, only Numba can load it, or Numba is imported. See `load_entry` for other exceptions.
     """
     if has_numba():
-        raise _NotStored
+        raise _NumbaNeeded
     try:
         key = key_of(state.function, state.key_options, f"{state.decorator} {types}")
         cache = None if first_with_old_code(key.content.reads) else open_cache()
-        fields = find_fields(cache, key.name, _LOOP[state.decorator]) if cache is not None else None
+        fields = find_fields(cache, key.name, _SHAPES_OF_LOOPS[state.decorator]) if cache is not None else None
         if cache is None or fields is None:
-            raise _NotStored
+            raise _NumbaNeeded
         loaded = load_entry(cache, Record(*fields[0]))
     except NotLazy:
-        raise _NotStored from None
+        raise _NumbaNeeded from None
     if loaded is None or has_numba():
-        raise _NotStored
+        raise _NumbaNeeded
     count_hit()
     _, numbers, base, *further = fields
     return LoadedLoop(types, key, tuple(base), loaded, tuple(numbers)), further
@@ -297,7 +297,7 @@ def _call_at(lazy: LazyUfunc, *args: Any, **keywords: Any) -> Any:
         operands = (args[0], *args[2:])  # without the indices
         try:
             has_loop = _has_loop_for(stored.ufunc, _find_element_types(operands))
-        except _NotStored:
+        except _NumbaNeeded:
             has_loop = False
         if has_loop:
             return stored.ufunc.at(*args)
@@ -307,13 +307,13 @@ def _call_at(lazy: LazyUfunc, *args: Any, **keywords: Any) -> Any:
 def _call_dynamic(lazy: LazyUfunc, state: State, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """Call a `guvectorize` ufunc without signatures. If none of its loops accepts the arguments, add the stored loop for their types.
 
-    Raise `_NotStored` if no loop is stored, or Numba must interpret the arguments.
+    Raise `_NumbaNeeded` if no loop is stored, or Numba must interpret the arguments.
     """
     if "out" in keywords:
         args = (*args, keywords.pop("out"))
     layout = state.options["signature"]
     if len(args) != layout.count("("):
-        raise _NotStored
+        raise _NumbaNeeded
     learn_numpy(is_needed=True)
     types = _find_element_types(args)
     with _creation_lock:
@@ -360,11 +360,11 @@ def _has_loop_for(ufunc: Any, types: tuple[str, ...]) -> bool:
 
 
 def _find_element_types(args: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return the names of the types for which Numba compiles a loop. Raise `_NotStored` if only Numba can determine one of the types."""
+    """Return the names of the types for which Numba compiles a loop. Raise `_NumbaNeeded` if only Numba can determine one of the types."""
     try:
         return tuple([_find_element_type(argument) for argument in args])
     except NotLazy:
-        raise _NotStored from None
+        raise _NumbaNeeded from None
 
 
 def _find_element_type(argument: Any) -> str:

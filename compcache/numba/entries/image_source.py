@@ -25,10 +25,9 @@ ADDRESS = "compcache.numba.address"
 _NATIVE_VARIABLES = frozenset(("_Py_NoneStruct",))
 #: The name in a function's declaration or definition. It is quoted if it contains special characters.
 _NAME = r'@("(?:[^"\\]|\\.)*"|[\w.$-]+)\('
-# LLVM prints comments before them. A pattern that begins with a text is found ten times faster than one that begins with "^".
-_DECLARED = re.compile(rf"\ndeclare [^@\n]*{_NAME}")
+# A newline precedes these lines. A pattern that begins with a text is found ten times faster than one that begins with "^".
 _DECLARATION = re.compile(rf"\ndeclare [^@\n]*{_NAME}[^\n]*")
-_DEFINED = re.compile(rf"\ndefine [^@\n]*{_NAME}")
+_DEFINITION = re.compile(rf"\ndefine [^@\n]*{_NAME}")
 #: The name of a global variable, and the words between the name and the type.
 _VARIABLE = re.compile(rf"\n{_NAME[:-2]} = ([^@\n]*?)\b(?:global|constant) ")
 _EXTERNAL = frozenset(("external", "extern_weak"))
@@ -67,17 +66,17 @@ def prepare_image(text: str, functions: Iterable[str]) -> ImageSource:
     `functions` are the functions that the shared object provides. Functions that the code does not define are ignored.
 
     Raises:
-        CannotLink: the code contains an address of this process, refers to a symbol that only Numba's own linker can provide, defines a
+        CannotLink: the code contains an address of this process, refers to a function or variable that a load cannot find, defines a
             thread-local variable, or uses an exception class where a load is impossible.
     """
     if f"@{ADDRESS_PREFIX}" in text or f'@"{ADDRESS_PREFIX}' in text:
         raise CannotLink("the code contains an address that is valid only in this process")
     counts = frontend.symbol_counts(text)
     # The names are read from the text, because asking LLVM for hundreds of declarations takes half of the time to store a function.
-    declared = [frontend.unquote_name(name) for name in _DECLARED.findall(text)]
+    declared = [frontend.unquote_name(name) for name in _DECLARATION.findall(text)]
     unused = {name for name in declared if counts.get(name, 0) < _DECLARATION_AND_USE}
     text = _DECLARATION.sub(lambda match: "" if frontend.unquote_name(match[1]) in unused else match[0], text)
-    defined = {frontend.unquote_name(name) for name in _DEFINED.findall(text)}
+    defined = {frontend.unquote_name(name) for name in _DEFINITION.findall(text)}
     environments = _find_environment_slots(text, defined)
     text = load_exception_classes(resolve_recursion(text, defined))
     used_names = [name for name in declared if name not in unused and not name.startswith("llvm.")]
@@ -107,7 +106,7 @@ def _find_environment_slots(text: str, defined: Container[str]) -> list[str]:
 
 
 def _find_helper_symbols(declared: Iterable[str]) -> dict[str, HelperSymbol]:
-    """Return the definitions of the declared functions that only Numba provides, by name.
+    """Return the definitions of the declared functions that Numba provides, alone or in place of the platform's, by name.
 
     Raise `CannotLink` if neither Numba nor a library provides one of the functions.
     """

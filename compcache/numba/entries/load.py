@@ -57,14 +57,14 @@ def find_entry(
     description, before its implementations are compared, whether the entry is of use to the caller. See `frontend.find` for exceptions.
     """
 
-    def outdated(description: Description) -> str:
+    def outdated_reason(description: Description) -> str:
         """Return why the caller cannot use an entry; "" if it can."""
         reason = _outdated_reason(description, is_new=is_new) if is_wanted(description) else "the caller has no use for the entry"
         if reason and not is_new:
             _rejected[name, description.cpu, description.lines, description.dependencies, description.asked, description.answered] = reason
         return reason
 
-    request = Request(lines, requested_cpu(), implementations=implementations, outdated=outdated)
+    request = Request(lines, requested_cpu(), implementations=implementations, outdated_reason=outdated_reason)
     target = frontend.find(cache, name, request.accepts, kind=DESCRIPTION, is_new=is_new)
     return (target, request.found) if target is not None and request.found is not None else None
 
@@ -192,11 +192,10 @@ def _register_environment(name: str, globals_: dict[str, Any], constants: list[A
 
 
 def _environment_globals(module: str | None) -> dict[str, Any]:
-    """Return the globals of an environment: the globals of a module, which is imported unless it belongs to Numba.
+    """Return the globals of an environment: those of a module, which is imported if necessary; empty if `module` is None.
 
-    Compiled code does not read the globals of its environment. Only user code in object mode reads them. Importing Numba's usual modules
-    would take a tenth of a second. If `module` is None, the globals are empty. For functions that `exec` has created, there may be no
-    module of this name.
+    They contain only the name of a module that does not exist, as for functions that `exec` has created, and of a module of Numba that is
+    not imported, because that would take a tenth of a second. Only user code in object mode reads the globals.
     """
     if module is None:
         return {}

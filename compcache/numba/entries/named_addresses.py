@@ -127,7 +127,11 @@ def replace_addresses_by_names(module: Any, kept: Container[str]) -> str | None:
 
 
 def _name_addresses(variables: Iterable[str]) -> dict[str, tuple[str, str, str]]:
-    """Return the module, the name and the type of the function at each variable's address; for an object, "", its part and its name."""
+    """Return three texts for each variable's address that has a name.
+
+    They are the module, the name and the type of a Cython function; "", the name and "" for a function of Numba's threads; "", the part and
+    the name for an object of the program.
+    """
     addresses = {name: parse_address(name) for name in variables}
     functions = find_thread_functions(_CALLABLE_THREAD_FUNCTIONS)
     objects = program_arrays.addresses() | jitclasses.addresses()

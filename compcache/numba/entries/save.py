@@ -158,9 +158,9 @@ def _make_checked_fields(lines: str, recorded: libraries.LibraryRecord) -> tuple
     """
     if recorded.problem:
         raise NotCacheable(str(recorded.problem)) from recorded.problem
-    requested_names = encode_names(recorded.names)
+    asked = encode_names(recorded.names)
     rows = sorted(recorded.dependencies | encode_results(recorded.results))
-    return requested_cpu(), lines, tuple(rows), requested_names, matching_names(requested_names)
+    return requested_cpu(), lines, tuple(rows), asked, matching_names(asked)
 
 
 def _name_linked(recorded: libraries.LibraryRecord, identity: Identity) -> libraries.LibraryRecord:

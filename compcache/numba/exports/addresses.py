@@ -20,9 +20,9 @@ __all__ = ["MATHEMATICS", "find_named_functions", "use_python_hash_secret"]
 
 
 def find_named_functions(variables: Iterable[str]) -> dict[str, tuple[str, str, str]]:
-    """Return the module, the name and the type, in Cython's spelling, of each function whose address is in one of Numba's variables.
+    """Return the module, the name and the type, in Cython's spelling, of each function whose address a variable of Numba contains.
 
-    Variables with other addresses are omitted.
+    The keys are the names of the variables. Variables with other addresses are omitted.
     """
     names = tuple(variables)
     if not names:
@@ -34,7 +34,7 @@ def find_named_functions(variables: Iterable[str]) -> dict[str, tuple[str, str, 
 
 
 _OBJECTS = "compcache.numba.exports._objects"
-#: Numba's functions that start and count threads, with the name and the type of the function of `_objects` that replaces each of them.
+#: Functions of Numba's threading layer, with the name and the type of the function of `_objects` that replaces each of them.
 _THREADS = {
     "get_num_threads": ("parallel_threads", "int (void)"),
     "set_num_threads": ("set_parallel_threads", "void (int)"),

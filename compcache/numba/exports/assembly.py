@@ -108,9 +108,9 @@ class _UsedServices(NamedTuple):
 
 
 def _clear_known_addresses(compiled: Any) -> Any:
-    """Return a module without values in the variables for addresses, and without the code that Numba generates for a null address.
+    """Return a module without addresses in Numba's variables, and without the code that handles a null address of a known function.
 
-    The result is the argument itself if it has no such variables.
+    The result is the argument itself if it has no variables for addresses.
     """
     addresses = [variable.name for variable in compiled.global_variables if variable.name.startswith(ADDRESS_PREFIX)]
     if not addresses:
@@ -159,7 +159,7 @@ def _parse_declaration(declaration: str) -> tuple[str, str]:
 
 
 def _strip_attributes(type_: str) -> str:
-    """Return an LLVM type without parameter attributes other than `signext` and `zeroext`."""
+    """Return a number type, pointer type or `void` of LLVM, without parameter attributes other than `signext` and `zeroext`."""
     words = _ATTRIBUTE_VALUE.sub("", type_).split()
     return " ".join(word for word in words if word in ("signext", "zeroext", "ptr", "void", "double", "float") or word[1:].isdigit())
 

@@ -43,8 +43,7 @@ __all__ = ["export"]
 def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None, targets: Iterable[str] | str | None = None) -> str:
     """Store a native entry for one signature of a function, as `compcache.numba.export` does, and return its func_name.
 
-    Raise `CompileError` if the function cannot be exported, or Numba cannot compile it, or `StorageError` if the entry cannot be stored.
-    See `add_realizations` for other exceptions.
+    Raise `CompileError` if the function cannot be exported, or Numba cannot compile it. See `add_realizations` for other exceptions.
     """
     function, options, local_types = _unpack_function(func)
     func_name = name or f"{function.__module__}.{function.__qualname__}"

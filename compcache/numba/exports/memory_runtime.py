@@ -9,7 +9,7 @@ from __future__ import annotations
 __all__ = ["MEMORY_RUNTIME"]
 
 _TEXT = r"""
-; MemInfo: { reference count, destructor(data, size, info), info, data, size, external allocator }
+; MemInfo, 48 bytes: { reference count, destructor(data, size, info), info, data, size, external allocator }
 declare ptr @malloc(i64)
 declare ptr @realloc(ptr, i64)
 declare void @free(ptr)
@@ -165,7 +165,8 @@ define void @NRT_Free(ptr %data) {
 def _format_allocator(suffix: str) -> str:
     """Return the definition of ``NRT_MemInfo_alloc`` with a suffix.
 
-    The suffix ``_aligned`` stands for a parameter for the alignment, and ``_dtor`` for a parameter for the destructor.
+    The suffix ``_aligned`` stands for a parameter for the alignment, and ``_dtor`` for a parameter for the destructor. The suffix ``_safe``
+    has no effect here. In Numba, it marks the new memory for debugging.
     """
     align, widen, dtor, parameter = "16", "", "null", ""
     if suffix.endswith("_aligned"):

@@ -27,12 +27,12 @@ def _number_calls(first: int, *calls: tuple[str, str, str]) -> dict[str, _Call]:
 #: Indexes into the table of functions (`native/module.c`).
 _PREPARE, _RESOLVE, _LINEAR_BEGIN, _LIBRARY = 0, 4, 16, 33
 #: The calls of the wrapper, by symbol: the index in the table, the result and the parameters.
-_OWN = {
+_WRAPPER_CALLS = {
     **_number_calls(1, (ENTER_SYMBOL, "i32", "ptr, ptr, ptr"), (LEAVE_SYMBOL, "void", "ptr, ptr, ptr"), (BOX_SYMBOL, "ptr", "ptr, ptr")),
     **_number_calls(5, (RANDOM_SYMBOL, "void", "")),
     **_number_calls(46, (PARALLEL_SYMBOL, "i32", "")),
 }
-_LINEAR = _number_calls(
+_LINEAR_ALGEBRA = _number_calls(
     _LINEAR_BEGIN + 1,
     ("numba_xxdot", "i32", "i8 signext, i8 signext, i64, ptr, ptr, ptr"),
     ("numba_xxnrm2", "i32", "i8 signext, i64, ptr, i64, ptr"),
@@ -65,8 +65,8 @@ HELPERS = {
         ("numba_unpickle", "ptr", "ptr, i32, ptr"),
         ("numba_attempt_nocopy_reshape", "i32", "i64, ptr, ptr, i64, ptr, ptr, i64, i32"),
     ),
-    **_LINEAR,
-    **_number_calls(_LINEAR_BEGIN + 1 + len(_LINEAR), ("numba_fatal_error", "i32", "")),
+    **_LINEAR_ALGEBRA,
+    **_number_calls(_LINEAR_BEGIN + 1 + len(_LINEAR_ALGEBRA), ("numba_fatal_error", "i32", "")),
     **_number_calls(
         _LIBRARY + 1,
         ("numba_parallel_for", "void", "ptr, ptr, ptr, ptr, ptr, i64, i64, i64"),
@@ -98,13 +98,13 @@ def format_objects(
         library: the result and the parameters of each function of Numba's C library that the code calls, by the function's name.
         numba: the version of Numba that generated the code.
     """
-    calls: dict[str, _Call] = {**_OWN, **{name: HELPERS[name] for name in helpers}}
+    calls: dict[str, _Call] = {**_WRAPPER_CALLS, **{name: HELPERS[name] for name in helpers}}
     resolved = [_Resolved(_RESOLVE, description, f'@"{variable}"') for variable, description in functions.items()]
     resolved += [_Resolved(_LIBRARY, (name, numba), f"@compcache.numba.{name}") for name in library]
     replacements = {
         "PLAN_SIZE": str(len(plan)),
         "PREPARE_AT": str(_PREPARE),
-        "LINEAR": _LINEAR_TEXT if _LINEAR.keys() & set(helpers) else "  br label %resolve0",
+        "LINEAR": _LINEAR_TEXT if _LINEAR_ALGEBRA.keys() & set(helpers) else "  br label %resolve0",
         "RESOLVING": "\n".join(_format_resolution(number, function) for number, function in enumerate(resolved)),
         "LAST": str(len(resolved)),
     }

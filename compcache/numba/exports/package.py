@@ -29,7 +29,7 @@ def package_exports(modules: Iterable[ModuleType], out: str, targets: Iterable[s
     Raises:
         CompileError: a kernel cannot be exported.
         StorageError: the directory cannot be written.
-        ValueError: a kernel has no signature.
+        ValueError: a public jitted function has no signature.
     """
     from compcache.numba.exports.export import export
 

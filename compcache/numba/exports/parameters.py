@@ -132,7 +132,7 @@ def add_default_types(function: Any, func_name: str, args: tuple[Any, ...]) -> t
 
 
 def describe_parameters(function: Any, args: tuple[Any, ...], result: Any) -> list[Parameter]:
-    """Return the parameters of a function for these argument types. If a result may refer to an array, all arrays are passed as objects."""
+    """Return a parameter for each argument type of a function. If the type `result` may refer to an array, all arrays are objects."""
     import inspect
 
     names = inspect.signature(function).parameters

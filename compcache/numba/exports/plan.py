@@ -83,13 +83,13 @@ def holds_arrays(type_: Any) -> bool:
 
 
 class _Planner:
-    """Collects the nodes and texts of a plan."""
+    """Collects the nodes and texts of a plan. `is_owned` is whether the result may refer to an argument, which must then stay alive."""
 
     def __init__(self, context: Any, *, is_owned: bool) -> None:
         self.nodes: list[_Node] = []
         self.texts = bytearray(b"\0")
         self._context = context
-        self._flags = _OWNED if is_owned else 0
+        self._array_flags = _OWNED if is_owned else 0
         self._unfinished: list[tuple[str, _Node, Any]] = []
 
     def add_text(self, text: str, *more: str) -> int:
@@ -139,7 +139,7 @@ class _Planner:
     def _create_node(self, type_: Any, *, is_parameter: bool, in_list: bool = False) -> _Node:
         """Return a new node for a type, without its items. Raise `Unsupported` if the type has no conversion.
 
-        `is_parameter` is whether the node is part of a parameter, not of the result. `in_list` is whether the value is an item of a list.
+        `is_parameter` is whether the node is part of a parameter, not of the result. `in_list` is whether the value is inside a list.
         """
         kind = _find_kind(type_)
         if kind is None or (is_parameter and kind in (_FIXED_TEXT, _FIXED_BYTES)):
@@ -155,7 +155,7 @@ class _Planner:
     def _add_fields(self, kind: int, type_: Any, *, is_item: bool) -> dict[str, int]:
         """Return the fields of a node other than its kind and size, and add the texts to which the fields refer.
 
-        A text that is an item of a container (`is_item`) is owned by the container. Raise `Unsupported` if the type has no conversion.
+        A container owns the texts and bytes inside it (`is_item`). Raise `Unsupported` if the type has no conversion.
         """
         if kind == _NAMED_TUPLE:
             return {"text": self._add_class_name(type_.instance_class, "a named tuple")}
@@ -171,7 +171,7 @@ class _Planner:
         """Return a new node for an array. See `_create_node` for the flags and the exception."""
         flags = _LAYOUTS[type_.layout] | (0 if type_.mutable else _READ_ONLY)
         if is_parameter:
-            flags |= _OWNED if in_list else self._flags
+            flags |= _OWNED if in_list else self._array_flags
         text = _require_text(_element_text(type_.dtype), f"array of {type_.dtype}")
         return _Node(
             _ARRAY, size, detail=type_.ndim, flags=flags, itemsize=self._size_of(type_.dtype), text=self.add_text(text),

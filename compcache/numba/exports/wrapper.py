@@ -223,6 +223,7 @@ class Wrapper:
         return builder.load(variable)
 
 
+#: The alignment of variables, in bytes. It is that of malloc, which suffices for all types of C.
 _ALIGNMENT = 16
 
 

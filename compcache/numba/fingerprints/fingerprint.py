@@ -65,15 +65,15 @@ class Limits(NamedTuple):
 
 @examines_program(Unidentifiable)
 def fingerprint_of_implementations(
-    implementations: Iterable[Implementation], *, overlooks_members: bool = False, reads_all: bool = False, limits: Limits | None = None
+    implementations: Iterable[Implementation], *, overlook_members: bool = False, read_all: bool = False, limits: Limits | None = None
 ) -> Fingerprint:
     """Return the fingerprint of functions that run while code is generated. Its parts are what they compile, and the program's classes.
 
     Args:
         implementations: the functions, with their options.
-        overlooks_members: whether values without an identity count only by their types, if the functions can read these values only as
+        overlook_members: whether values without an identity count only by their types, if the functions can read these values only as
             members of objects.
-        reads_all: whether attributes that no function names count, too.
+        read_all: whether attributes that no function names count, too.
         limits: the limits of the walk; None for the usual limits.
 
     Raises:
@@ -84,8 +84,8 @@ def fingerprint_of_implementations(
     walk.mode = RUN
     if limits is not None:
         walk.max_values, walk.max_unnamed = limits.values, limits.unnamed
-    walk.overlooks_members = overlooks_members
-    if reads_all:
+    walk.overlook_members = overlook_members
+    if read_all:
         walk.reach().record_names((), everything=True)
     for implementation in implementations:
         walk.refer_to_implementation(implementation)

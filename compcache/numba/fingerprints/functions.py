@@ -164,7 +164,7 @@ def _record_reads_of_run(walk: Walk, code: python_types.CodeType, reads: Reads, 
 
     if any(map(reads_globals_by_text, values)) and digest_of_package(package_of(walk.compiled)) is not None:
         walk.defines_by_text = True
-    names, reads_all = reads_by_name(code, reads, may_lead_anywhere=walk.overlooks)
+    names, reads_all = reads_by_name(code, reads, may_lead_anywhere=walk.overlook_values)
     walk.reach().record_names(names, everything=reads_all)
     if _MATCH_CLASS in code.co_code[::2]:
         walk.reach().matches_classes = True

@@ -60,7 +60,7 @@ def _options_of(template: Any) -> tuple[tuple[str, Any], ...]:
     return tuple(options.items())
 
 
-def _registered_for(*keys: Any) -> tuple[tuple[str, Any], ...]:
+def _registration_option(*keys: Any) -> tuple[tuple[str, Any], ...]:
     """Return the option that lists what an implementation is registered for: callables, names, types, and tuples of types."""
     items = [item for key in keys for item in (key if isinstance(key, tuple) else (key,))]
     texts = [item if isinstance(item, str) else f"{key_name(item)} {without_addresses(str(getattr(item, 'name', '')))}" for item in items]
@@ -77,14 +77,14 @@ class _Registry:
     Attributes:
         by_key: overloads by the id of the callable.
         by_name: implementations by name.
-        by_asked: the names of implementations by the digest of the name by which the compiler looks for them.
+        names_by_digest: the names of implementations by the digest of the name by which the compiler looks for them.
         generators: the user's functions behind code generators, by the id of the code generator.
     """
 
     def __init__(self) -> None:
         self.by_key: dict[int, list[Implementation]] = {}
         self.by_name: dict[str, list[Implementation]] = {}
-        self.by_asked: dict[int, list[str]] = {}
+        self.names_by_digest: dict[int, list[str]] = {}
         self.generators: dict[int, Any] = {}
         self._keys: list[object] = []  # references, so that no id is reused
         self._lists: list[list[Any]] = []  # the lists of Numba's registries
@@ -130,14 +130,14 @@ class _Registry:
         options = _options_of(template)
         attribute = getattr(template, "_attr", None)
         if attribute or is_library_module(getattr(key, "__module__", None)):  # code need not name the type or the operator
-            options += _registered_for(key)
+            options += _registration_option(key)
         implementation = Implementation(function, options, is_overload=is_overload)
         if not attribute:  # the compiler asks for a method by its name, even if no code names the type
             self.by_key.setdefault(id(key), []).append(implementation)
         name = stable_name(function)
         self.by_name.setdefault(name, []).append(implementation)
         requested_name = attribute or key_name(key)
-        self.by_asked.setdefault(digest_name(requested_name), []).append(name)
+        self.names_by_digest.setdefault(digest_name(requested_name), []).append(name)
 
     def _add_generator(self, kind: str, row: tuple[Any, ...]) -> None:
         """Add the function behind a code generator of this kind, if it is the user's."""
@@ -148,10 +148,10 @@ class _Registry:
         self.generators[id(implementation)] = function
         self._keys.append(implementation)
         name = GENERATOR + stable_name(function)
-        self.by_name.setdefault(name, []).append(Implementation(function, _registered_for(*row[1:])))
+        self.by_name.setdefault(name, []).append(Implementation(function, _registration_option(*row[1:])))
         requested_name = key_name(key) if kind == "functions" else key if kind in ("getattrs", "setattrs") else None
         if requested_name:  # other generators belong to the types
-            self.by_asked.setdefault(digest_name(requested_name), []).append(name)
+            self.names_by_digest.setdefault(digest_name(requested_name), []).append(name)
 
 
 registry = _Registry()
@@ -251,7 +251,7 @@ def generators_of_other_registries() -> dict[str, list[Implementation]]:
     for implementation, *keys in [row for other in others for kind in _KINDS_OF_GENERATORS for row in getattr(other, kind)]:
         function = None if keys[0] is implementation else user_code_generator(implementation)
         if function is not None:
-            generators.setdefault(GENERATOR + stable_name(function), []).append(Implementation(function, _registered_for(*keys)))
+            generators.setdefault(GENERATOR + stable_name(function), []).append(Implementation(function, _registration_option(*keys)))
     return generators
 
 

@@ -105,8 +105,8 @@ class Walk:
         self.implementations: dict[int, Implementation] = {}
         self.registered: list[Any] = []
         self.has_object_mode = False  # whether a function has blocks in object mode
-        self.overlooks_members = False  # the value of `overlooks` for members that running code names
-        self.overlooks = False  # whether values without content count only by their type from here on
+        self.overlook_members = False  # the value of `overlook_values` for members that running code names
+        self.overlook_values = False  # whether values without content count only by their type from here on
         self.max_values = self.max_unnamed = _MAX_VALUES
         self.lines = blake2b(digest_size=_SIZE)
         self.files = blake2b(digest_size=_SIZE)
@@ -125,7 +125,7 @@ class Walk:
         self._total = blake2b(digest_size=_SIZE, person=b"compcache-numba5")
         self._state = blake2b(digest_size=_SIZE)
         self._references: list[int] = []
-        self._seen: dict[int, int] = {}
+        self._value_numbers: dict[int, int] = {}
         self._reach: Reach | None = None
         self._depth = 0
         self._count = 0
@@ -142,7 +142,7 @@ class Walk:
     def feed_unknown(self, value: object, where: str) -> None:
         """Feed the type of a value without an identity, if only the type matters. Raise `Unidentifiable` if the value matters."""
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        if not self.needs_no_content() and not self.overlooks:
+        if not self.needs_no_content() and not self.overlook_values:
             raise Unidentifiable(
                 f"{where} has the type {kind}, whose content cannot be compared between processes: "
                 "use numbers, texts, tuples or arrays of numbers instead"
@@ -157,7 +157,7 @@ class Walk:
         """Examine a value of a library that running code uses, and feed the code to which it refers.
 
         Record whether the value may read attributes that no code names. Do nothing for a value that only the compiler reads. Do not examine
-        a value that no code names (`overlooks`).
+        a value that no code names (`overlook_values`).
 
         Raise `Unidentifiable` if an examined value may give results that follow neither from versions nor from arguments.
         """
@@ -168,7 +168,7 @@ class Walk:
         from compcache.numba.fingerprints.outside import may_read_anything
         from compcache.numba.registered.purity import external_state_of, is_external_state
 
-        if not self.overlooks:
+        if not self.overlook_values:
             description = "external state" if is_external_state(value) else external_state_of(value)
             if description:
                 raise Unidentifiable(
@@ -183,11 +183,11 @@ class Walk:
 
     def feed_back_reference(self, value: object) -> bool:
         """Feed a back reference if the current function has reached the value before. Return whether it has."""
-        number = self._seen.get(id(value))
+        number = self._value_numbers.get(id(value))
         if number is not None:
             self.feed_token("again", number)
             return True
-        self._seen[id(value)] = len(self._seen)
+        self._value_numbers[id(value)] = len(self._value_numbers)
         self._alive.append(value)
         return False
 
@@ -205,7 +205,7 @@ class Walk:
         self._total.update(b"end.")
         self._state = blake2b(digest_size=_SIZE)
         self._references.clear()
-        self._seen.clear()
+        self._value_numbers.clear()
         return digest
 
     def finish(self) -> Fingerprint:
@@ -215,7 +215,7 @@ class Walk:
         """
         self.end_part()
         self._feed_waiting_functions()
-        self.overlooks = self.overlooks_members
+        self.overlook_values = self.overlook_members
         if self._reach is not None:
             self._feed_settings()
             self._feed_reach(self._reach)
@@ -240,8 +240,8 @@ class Walk:
             self._feed_waiting_functions()
             while reach.follow(self):
                 self._feed_waiting_functions()
-            if not self.overlooks:
-                self.overlooks = True  # from here on, no code names the values that are found
+            if not self.overlook_values:
+                self.overlook_values = True  # from here on, no code names the values that are found
                 self.max_values = min(self.max_values, self._count + self.max_unnamed)
             if not reach.follow_all(self):
                 return

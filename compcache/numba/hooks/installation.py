@@ -48,8 +48,8 @@ class Hooks:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._replaced = Replacements()
-        self._adopted: list[tuple[weakref.ref[Any], str]] = []
+        self._replacements = Replacements()
+        self._adopted_owners: list[tuple[weakref.ref[Any], str]] = []
 
     def install(self, *, is_first: bool) -> None:
         """Replace Numba's functions. If an error occurs, undo all replacements.
@@ -68,9 +68,9 @@ class Hooks:
         """Start recording, and replace the methods that create and use cache objects. See `install` for `is_first` and the exception."""
         recorders.start_recording(from_the_start=is_first or not entrypoints._already_initialized)
         for cls, (attribute, function, method) in _OWNERS.items():
-            self._replaced.replace(cls, "enable_caching", self._make_enable_caching(attribute, function))
-            self._replaced.wrap(cls, method, self._make_compile_wrapper(attribute, function))
-        self._replaced.wrap(wrappers._GufuncWrapper, "__init__", self._cache_gufuncs_in_backend)
+            self._replacements.replace(cls, "enable_caching", self._make_enable_caching(attribute, function))
+            self._replacements.wrap(cls, method, self._make_compile_wrapper(attribute, function))
+        self._replacements.wrap(wrappers._GufuncWrapper, "__init__", self._cache_gufuncs_in_backend)
         if is_first:
             self._adopt_running_lookup()
 
@@ -80,7 +80,7 @@ class Hooks:
         Numba's own cache does not compare the values that a callee reads, so the caller could not be stored with code from that cache.
         """
         for cls, (attribute, function, method) in _OWNERS.items():
-            self._replaced.wrap(cls, method, recorders.run_before(functools.partial(self._adopt_callee, attribute, function)))
+            self._replacements.wrap(cls, method, recorders.run_before(functools.partial(self._adopt_callee, attribute, function)))
 
     def _adopt_callee(self, attribute: str, function: str, owner: Any, *_: Any, **__: Any) -> None:
         """Adopt an object as `_adopt` does if this thread is compiling a caller."""
@@ -93,13 +93,13 @@ class Hooks:
         Functions that were decorated while the hooks were installed keep using the directory, as do lazy functions. If there are any,
         compilations are still recorded.
         """
-        self._replaced.undo()
-        for reference, attribute in self._adopted:
+        self._replacements.undo()
+        for reference, attribute in self._adopted_owners:
             owner = reference()
             cache = getattr(owner, attribute, None)
             if isinstance(cache, FunctionCache):  # the program has not replaced it
                 setattr(owner, attribute, cache._fallback)
-        self._adopted.clear()
+        self._adopted_owners.clear()
         if not are_objects_kept():
             recorders.stop_recording()
 
@@ -109,19 +109,19 @@ class Hooks:
         Record the identity of any other dispatcher that is compiling in a caller. The hooks record the compilations that begin later.
         """
         frame = sys._getframe()
-        recorded: set[int] = set()
+        recorded_ids: set[int] = set()
         while frame.f_back is not None:
             is_compiling = frame.f_code.co_name == "compile"
             cache, frame = frame.f_locals.get("self"), frame.f_back  # the caller of a cache object's method owns the cache object
-            if is_compiling and isinstance(cache, dispatcher.Dispatcher) and id(cache) not in recorded:
-                recorded.add(id(cache))
+            if is_compiling and isinstance(cache, dispatcher.Dispatcher) and id(cache) not in recorded_ids:
+                recorded_ids.add(id(cache))
                 record_running(cache, _running_identity(cache))
             if isinstance(cache, caching.FunctionCache):
                 owner = frame.f_locals.get("self")
                 for cls, (attribute, function, _) in _OWNERS.items():
                     if isinstance(owner, cls) and getattr(owner, attribute) is cache:
                         self._adopt(owner, attribute, function)
-                        recorded.add(id(owner))
+                        recorded_ids.add(id(owner))
                         collections = few_collections(lasting=True)  # Numba registers its implementations before the look-up
                         collections.__enter__()
                         cache._load_overload = functools.partial(_load_once, cache, getattr(owner, attribute), collections)
@@ -160,7 +160,7 @@ class Hooks:
         """
         current = getattr(owner, attribute)
         if isinstance(current, caching.FunctionCache):
-            self._adopted.append((weakref.ref(owner), attribute))
+            self._adopted_owners.append((weakref.ref(owner), attribute))
             setattr(owner, attribute, FunctionCache(self._backend, owner, getattr(owner, function), fallback=current))
 
     def _cache_gufuncs_in_backend(self, original: Any) -> Any:

@@ -295,7 +295,7 @@ def _record_attribute(typing_context: Any, owner: Any, name: Any, *_: Any) -> No
 
 
 def _record_loop(ufunc: Any, types: Any, return_type: Any = None) -> None:
-    """Record that the compiler adds a loop for these types to a ufunc. Requests for a type of the result have no text."""
+    """Record that the compiler adds a loop for these types to a ufunc. If a result type is requested, too, the types have no text."""
     texts = [] if return_type is not None else [_dtype_text(type_) for type_ in types]
     scopes.record_loop(ufunc._dispatcher, "".join([f"{text} " for text in texts]) if all(texts) else "")
 

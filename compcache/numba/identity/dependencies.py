@@ -36,7 +36,7 @@ __all__ = [
 ]  # fmt: skip
 
 #: The prefix of the content of an implementation that declined the argument types. The digest after it omits the values without an identity
-#: that the implementation can reach (`overlooks_members`). For example, every function that uses `len` asks every package that overloads
+#: that the implementation can reach (`overlook_members`). For example, every function that uses `len` asks every package that overloads
 #: `len`.
 _DECLINED = "declined "
 #: The prefix of a content that is the digest of a package's files, because an implementation can reach too many values.
@@ -74,19 +74,19 @@ def decode_names(data: bytes) -> frozenset[int]:
 def matching_names(encoded_names: bytes) -> tuple[str, ...]:
     """Return the names of the user's registered implementations that match the digests in `encoded_names`, the result of `encode_names`."""
     registry.refresh()
-    digests = registry.by_asked.keys() & decode_names(encoded_names) if registry.by_asked else ()
-    return tuple(sorted({name for digest in digests for name in registry.by_asked[digest]}))
+    digests = registry.names_by_digest.keys() & decode_names(encoded_names) if registry.names_by_digest else ()
+    return tuple(sorted({name for digest in digests for name in registry.names_by_digest[digest]}))
 
 
 #: The limits for implementations of a package with files. Comparing the files is cheaper than examining more values.
 _LIMITS = Limits(10_000, LIMITS_OF_CLASSES.unnamed)
-#: The errors of implementations that cannot be compared, by name, number of implementations and `overlooks_members`. Examining all values
+#: The errors of implementations that cannot be compared, by name, number of implementations and `overlook_members`. Examining all values
 #: that an implementation can reach takes seconds in some packages, and every compilation asks for the implementations.
 _known_errors: dict[tuple[str, int, bool], Unidentifiable] = {}
 #: The functions that are compiled for implementations, by the names of the implementations.
-_compiled: dict[str, tuple[FunctionPart, ...]] = {}
+_compiled_functions: dict[str, tuple[FunctionPart, ...]] = {}
 #: The packages with an implementation that can reach too many values. Implementations of them are compared by files.
-_too_large: set[str] = set()
+_large_packages: set[str] = set()
 #: Whether implementations are compared by files, by name. Once recorded, the form stays, because changes are found by comparing contents.
 _by_files: dict[str, bool] = {}
 
@@ -109,17 +109,17 @@ def _dependency_on_name(name: str, registered: list[Implementation], *, declined
     files can be compared.
     """
     package = package_of_implementation(registered[0].function)
-    if not _by_files.setdefault(name, package in _too_large):
+    if not _by_files.setdefault(name, package in _large_packages):
         try:
             return Dependency(name, _recorded_content(name, registered, declined=declined))
         except TooLarge:
-            _too_large.add(package)
+            _large_packages.add(package)
             _by_files[name] = True
     return Dependency(name, _content_by_files(package))
 
 
 def _content_by_files(package: str) -> str:
-    """Return the content of implementations of a package that are compared by its files; no recorded content if it has no digest now."""
+    """Return the content of implementations that are compared by their package's files. Without a digest, it equals no recorded content."""
     return _FILES + (digest_of_package(package) or "")
 
 
@@ -135,11 +135,11 @@ def _recorded_content(name: str, registered: list[Implementation], *, declined: 
     except Unidentifiable:
         if not declined:
             raise
-        return _DECLINED + _digest_implementations(name, registered, overlooks_members=True)
+        return _DECLINED + _digest_implementations(name, registered, overlook_members=True)
 
 
-def _digest_implementations(name: str, registered: list[Implementation], *, overlooks_members: bool = False) -> str:
-    """Return the digest of implementations. See `fingerprint_of_implementations` for `overlooks_members`.
+def _digest_implementations(name: str, registered: list[Implementation], *, overlook_members: bool = False) -> str:
+    """Return the digest of implementations. See `fingerprint_of_implementations` for `overlook_members`.
 
     The functions that are compiled for them are recorded for `functions_compiled_for`. The errors of the walk are stored and raised again
     without a walk.
@@ -149,20 +149,20 @@ def _digest_implementations(name: str, registered: list[Implementation], *, over
         Unidentifiable: this process has compiled a function that the implementations use, from other values.
     """
     package = package_of_implementation(registered[0].function)
-    key = name, len(registered), overlooks_members
+    key = name, len(registered), overlook_members
     if key in _known_errors:
         raise _known_errors[key].without_traceback()
     try:
-        fingerprint = _compute_fingerprint(package, registered, overlooks_members=overlooks_members)
+        fingerprint = _compute_fingerprint(package, registered, overlook_members=overlook_members)
     except Unidentifiable as error:
         _known_errors[key] = error.without_traceback()
         raise
-    _compiled[name] = fingerprint.parts
+    _compiled_functions[name] = fingerprint.parts
     return content_of_present_code(fingerprint)
 
 
-def _compute_fingerprint(package: str, registered: list[Implementation], *, overlooks_members: bool) -> Fingerprint:
-    """Return the fingerprint of implementations. See `fingerprint_of_implementations` for `overlooks_members`.
+def _compute_fingerprint(package: str, registered: list[Implementation], *, overlook_members: bool) -> Fingerprint:
+    """Return the fingerprint of implementations. See `fingerprint_of_implementations` for `overlook_members`.
 
     Raises:
         TooLarge: the implementations can reach too many values, and the package has files, which are compared instead.
@@ -171,19 +171,19 @@ def _compute_fingerprint(package: str, registered: list[Implementation], *, over
     reads_all = any(isinstance(implementation.function, type) for implementation in registered)  # templates have methods
     try:
         limits = LIMITS_OF_CLASSES if reads_all else _LIMITS
-        return fingerprint_of_implementations(registered, overlooks_members=overlooks_members, reads_all=reads_all, limits=limits)
+        return fingerprint_of_implementations(registered, overlook_members=overlook_members, read_all=reads_all, limits=limits)
     except TooLarge:
         if digest_of_package(package) is not None:
             raise
     try:
-        return fingerprint_of_implementations(registered, overlooks_members=overlooks_members, reads_all=reads_all)
+        return fingerprint_of_implementations(registered, overlook_members=overlook_members, read_all=reads_all)
     except TooLarge as error:
         raise Unidentifiable(str(error)) from error
 
 
 def functions_compiled_for(dependencies: Iterable[tuple[str, str]]) -> list[FunctionPart]:
     """Return the functions that are compiled for the implementations of these dependencies, which this process has digested."""
-    return [part for name, _ in sorted(dependencies) for part in _compiled.get(name, ())]
+    return [part for name, _ in sorted(dependencies) for part in _compiled_functions.get(name, ())]
 
 
 @examines_program(Unidentifiable)
@@ -235,7 +235,7 @@ def is_current(dependency: Dependency) -> bool:
     if dependency.is_by_files:
         return _content_by_files(package_of_implementation(registered[0].function)) == dependency.content
     if dependency.is_declined:
-        return _DECLINED + _digest_implementations(dependency.name, registered, overlooks_members=True) == dependency.content
+        return _DECLINED + _digest_implementations(dependency.name, registered, overlook_members=True) == dependency.content
     return _digest_implementations(dependency.name, registered) == dependency.content
 
 
@@ -249,7 +249,7 @@ def has_content(dependency: Dependency, function: Any, copy: Any) -> bool:
         for row in registry.by_name.get(dependency.name, ())
     ]
     try:
-        content = _compute_fingerprint(package, registered, overlooks_members=declined).content
+        content = _compute_fingerprint(package, registered, overlook_members=declined).content
     except Unidentifiable:
         return False
     return (_DECLINED if declined else "") + content == dependency.content

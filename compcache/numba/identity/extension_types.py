@@ -27,7 +27,7 @@ _PREFIX = "type "
 LIMITS_OF_CLASSES = Limits(1000, 300)
 #: Digests of packages' files, by the names of types that can reach too many values, or a value that cannot be compared. Finding that out
 #: takes long in some packages.
-_by_files: dict[str, str] = {}
+_contents_by_files: dict[str, str] = {}
 
 
 def name_of_type(cls: type) -> str:
@@ -50,18 +50,18 @@ def content_of_type(name: str) -> str | None:
         return None
     if len(classes) > 1:  # types of these classes, and what is registered for them, have the same names
         raise Unidentifiable(f"several classes have the name {name.removeprefix(_PREFIX)}: give each class of Numba types its own name")
-    if name in _by_files:
-        return _by_files[name]
+    if name in _contents_by_files:
+        return _contents_by_files[name]
     registered = [Implementation(item, ()) for item in _registered_objects(classes[0])]
     package = classes[0].__module__.partition(".")[0]
     files = digest_of_package(package)
     try:
-        fingerprint = fingerprint_of_implementations(registered, reads_all=True, limits=None if files is None else LIMITS_OF_CLASSES)
+        fingerprint = fingerprint_of_implementations(registered, read_all=True, limits=None if files is None else LIMITS_OF_CLASSES)
     except Unidentifiable:
         if files is None:
             raise
-        _by_files[name] = f"files {files}"
-        return _by_files[name]
+        _contents_by_files[name] = f"files {files}"
+        return _contents_by_files[name]
     return content_of_present_code(fingerprint)
 
 

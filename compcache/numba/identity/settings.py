@@ -46,7 +46,7 @@ def versions_text() -> str:
 def requested_cpu_and_features() -> tuple[str, str | None]:
     """Return the CPU and the features that NUMBA_CPU_NAME, NUMBA_CPU_FEATURES and NUMBA_ENABLE_AVX choose, in the form of `ModuleSource`.
 
-    The features are None if the variables choose nothing, and those that Numba uses on this host if only the CPU is chosen.
+    The features are None if the variables choose what Numba uses on this host anyway; those of this host if only the CPU is chosen.
     """
     from llvmlite import binding
     from numba.core import codegen, config

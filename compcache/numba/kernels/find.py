@@ -75,7 +75,7 @@ def find_kernels(function: FunctionType) -> Any:
 
     Return a call target for one signature, or `Kernels` for several; None if no kernel was packaged.
 
-    Raise `ImportError` if the directory is not trusted, or its kernels cannot run on this host; otherwise as `Cache.get_target`.
+    Raise `ImportError` if the directory is not trusted, or its kernels cannot run here. See `Cache.get_target` for other exceptions.
     """
     from compcache.cache import Cache
     from compcache.errors import NotCachedError

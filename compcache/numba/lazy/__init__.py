@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "has_numba", "installed_backend", "installed_hook", "open_lazy_cache", "register_cache_opener", "run_callbacks", "set_installed",
-    "stand_in_of", "when_imported",
+    "has_numba", "installed_backend", "installed_hook", "numba_stand_in", "open_lazy_cache", "register_cache_opener", "run_callbacks",
+    "set_installed", "when_imported",
 ]  # fmt: skip
 
 
@@ -25,7 +25,7 @@ def has_numba() -> bool:
     return core is not None and not hasattr(type(core), "_compcache_original")  # a module of Numba, not a stand-in
 
 
-def stand_in_of() -> Any:
+def numba_stand_in() -> Any:
     """Return the stand-in for the module `numba` (`import_hook`), or None if `numba` is not replaced."""
     module = sys.modules.get("numba")
     return module if module is not None and "_compcache_when_real" in vars(module) else None

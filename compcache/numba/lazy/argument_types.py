@@ -30,7 +30,7 @@ _PYTHON_TYPES = {
     bool: "bool", int: "int64", float: "float64", complex: "complex128", type(None): "none", str: "unicode_type",
     bytes: "bytes",
 }  # fmt: skip
-_known_to_native = False
+_native_knows_numpy = False
 
 
 def learn_numpy(*, is_needed: bool = False) -> None:
@@ -38,11 +38,11 @@ def learn_numpy(*, is_needed: bool = False) -> None:
 
     Raise `ImportError` if NumPy is needed and not installed, or compcache does not support the layout of its arrays.
     """
-    global _known_to_native  # noqa: PLW0603 - a process has one NumPy
+    global _native_knows_numpy  # noqa: PLW0603 - a process has one NumPy
     if is_needed:
         __import__("numpy")
     numpy = sys.modules.get("numpy")
-    if _known_to_native or numpy is None or not hasattr(numpy, "complex128"):
+    if _native_knows_numpy or numpy is None or not hasattr(numpy, "complex128"):
         return
     scalars = {getattr(numpy, name + "_" * (name == "bool")): ord(code) for name, code in _SCALARS.items()}
     _dispatch.set_array_types(numpy.ndarray, scalars)
@@ -50,7 +50,7 @@ def learn_numpy(*, is_needed: bool = False) -> None:
     probe.flags.writeable = False
     if _dispatch.type_of(probe) != b"R\3\2F" or _dispatch.type_of(probe[:1, 1:].copy()) != b"A\3\2C":
         raise ImportError(f"compcache does not support the array layout of NumPy {numpy.__version__}; install another version of NumPy")
-    _known_to_native = True
+    _native_knows_numpy = True
 
 
 def type_text_of_value(value: Any, omitted: object, functions: list[Any]) -> str:
@@ -79,8 +79,8 @@ def type_text_of_value(value: Any, omitted: object, functions: list[Any]) -> str
             raise NotLazy(f"an argument is an unaligned array of {value.dtype}: pass an aligned copy")
         text = f"{'' if flags.writeable else 'readonly '}array({scalar_name(value.dtype)}, {value.ndim}d, {order})"
         if not isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
-            _seen.add(text)
-        elif text not in _seen:  # Numba accepts a masked array only if it has seen the same type for another array
+            _array_texts.add(text)
+        elif text not in _array_texts:  # Numba accepts a masked array only if it has seen the same type for another array
             raise NotLazy("an argument is a masked array: pass its data as an array")
         return text
     return _scalar_or_function_text(value, numpy, functions)
@@ -118,7 +118,7 @@ def is_derived_array(value: Any, numpy: Any) -> bool:
 
 
 #: The texts of the arrays in calls so far.
-_seen: set[str] = set()
+_array_texts: set[str] = set()
 
 
 def scalar_name(dtype: Any) -> str:

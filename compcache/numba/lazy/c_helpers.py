@@ -43,7 +43,7 @@ _MATHEMATICS = frozenset((
 #: The addresses of helpers that need no NumPy, and of helpers in Numba's extension modules.
 _own_addresses: dict[str, int] = {}
 _numba_addresses: dict[str, int] = {}
-_unpickled: dict[tuple[int, bytes], Any] = {}
+_unpickled_objects: dict[tuple[int, bytes], Any] = {}
 
 
 def helper_address(name: str) -> int:
@@ -103,9 +103,9 @@ def unpickle(address: int, data: bytes) -> Any:
 
     Code that returns an array contains the pickle of its class.
     """
-    value = _unpickled.get((address, data), _unpickled)  # no value is the dictionary itself
-    if value is _unpickled:
-        value = _unpickled[address, data] = _unpickle(data)
+    value = _unpickled_objects.get((address, data), _unpickled_objects)  # no value is the dictionary itself
+    if value is _unpickled_objects:
+        value = _unpickled_objects[address, data] = _unpickle(data)
     return value
 
 

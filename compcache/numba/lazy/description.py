@@ -31,7 +31,7 @@ KIND_IMAGE, KIND_OBJECT = 1, 2
 #: The number of bytes in which the size of a part is encoded.
 _SIZE = 4
 #: The shape of the conditions: CPU, digest of lines, dependencies, names that were looked up, and implementations that matched these names.
-_CHECKED = "(uu[(uu)]b[u])"
+_CONDITIONS = "(uu[(uu)]b[u])"
 
 
 class Request:
@@ -42,18 +42,18 @@ class Request:
         cpu: the CPU and features that the user has chosen, as `requested_cpu` returns them, or "".
         only: the only description to accept, which the process has just stored; None to check the conditions.
         implementations: the digest of implementations that this process is known to have, or "".
-        outdated: returns why this process has other implementations than a description, or "". A call needs Numba.
+        outdated_reason: returns why this process has other implementations than a description, or "". A call needs Numba.
         found: the description that was accepted last, or None.
     """
 
-    __slots__ = ("cpu", "found", "implementations", "lines", "only", "outdated")
+    __slots__ = ("cpu", "found", "implementations", "lines", "only", "outdated_reason")
 
     def __init__(
         self, lines: str, cpu: str = "", only: Description | None = None, *, implementations: str = "",
-        outdated: Callable[[Description], str] | None = None,
+        outdated_reason: Callable[[Description], str] | None = None,
     ) -> None:  # fmt: skip
         self.implementations = implementations
-        self.outdated = outdated
+        self.outdated_reason = outdated_reason
         self.lines = lines
         self.cpu = cpu
         self.only = only
@@ -116,9 +116,9 @@ class Description:
 
     def encode(self) -> bytes:
         """Encode the description: the sizes of three parts, the conditions, the pickle and the bitcode."""
-        checked = encode_fields((self.cpu, self.lines, list(map(tuple, self.dependencies)), self.asked, self.answered))
-        sizes = b"".join([len(part).to_bytes(_SIZE, "little") for part in (checked, self.pickled, self.bitcode)])
-        return b"".join([sizes, checked, self.pickled, self.bitcode])
+        conditions = encode_fields((self.cpu, self.lines, list(map(tuple, self.dependencies)), self.asked, self.answered))
+        sizes = b"".join([len(part).to_bytes(_SIZE, "little") for part in (conditions, self.pickled, self.bitcode)])
+        return b"".join([sizes, conditions, self.pickled, self.bitcode])
 
     @classmethod
     def decode(cls, payload: bytes) -> Description:
@@ -127,7 +127,7 @@ class Description:
         first, second, third = (int.from_bytes(payload[start : start + _SIZE], "little") for start in range(0, at, _SIZE))
         if len(payload) != at + first + second + third:
             raise ValueError("the sizes of the parts do not add up to the size of the description")
-        cpu, lines, rows, asked, answered = decode_fields(payload[at : at + first], _CHECKED)
+        cpu, lines, rows, asked, answered = decode_fields(payload[at : at + first], _CONDITIONS)
         if len(asked) % 4:
             raise ValueError("the size of the list of names is not a multiple of 4")
         end = at + first + second
@@ -166,8 +166,8 @@ class Description:
         # Numba may have got implementations since an entry without any was stored, so "" proves nothing in a process with Numba.
         if request.implementations == self.implementations and (request.implementations or not has_numba()):
             return
-        if request.outdated is None or not has_numba():
+        if request.outdated_reason is None or not has_numba():
             raise _invalid_entry_error("this process needs Numba to compare the implementations with which the entry was compiled")
-        reason = request.outdated(self)
+        reason = request.outdated_reason(self)
         if reason:
             raise _invalid_entry_error(reason)

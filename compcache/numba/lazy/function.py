@@ -133,14 +133,14 @@ _DISPATCHER_STATE = frozenset((
     "targetoptions", "locals", "overloads", "targetctx", "typingctx", "_cache", "_can_compile", "_compiler", "_impl_kind",
     "typeof_pyval", "_type", "_make_finalizer", "stats", "nopython_signatures",
 ))  # fmt: skip
-_COPIED = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__", "__type_params__")
+_COPIED_ATTRIBUTES = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__", "__type_params__")
 _VARIADIC = 0x04  # a flag of code objects: *args
 
 
 def make_lazy_function(state: State) -> Any:
     """Return the lazy function of the decorated function in `state`, without importing Numba."""
     function = state.function
-    attributes = {name: getattr(function, name) for name in _COPIED if hasattr(function, name)}
+    attributes = {name: getattr(function, name) for name in _COPIED_ATTRIBUTES if hasattr(function, name)}
     attributes |= function.__dict__
     attributes |= {"__wrapped__": function, "py_func": function, STATE: state}
     code = function.__code__

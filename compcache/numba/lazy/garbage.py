@@ -26,28 +26,28 @@ class _Thresholds:
 
     Attributes:
         blocks: the number of running blocks of each kind, in all threads.
-        own: the thresholds of the program.
-        applied: the thresholds that this object has set last.
+        program_thresholds: the thresholds of the program.
+        applied_thresholds: the thresholds that this object has set last.
     """
 
     def __init__(self) -> None:
         self._guard = allocate_lock()
         self.blocks = [0, 0]
-        self.own: tuple[int, ...] = ()
-        self.applied: tuple[int, ...] = ()
+        self.program_thresholds: tuple[int, ...] = ()
+        self.applied_thresholds: tuple[int, ...] = ()
 
     def count(self, change: int, *, lasting: bool) -> None:
         """Change the number of running blocks of a kind by 1 or -1, and set the thresholds. `lasting` is the kind, an index of `blocks`."""
         with self._guard:
             self.blocks[lasting] += change
             current = gc.get_threshold()
-            if current != self.applied:
-                self.own = current  # the program has set new thresholds
-            limits = [limit for limit, blocks in zip(_LIMITS, self.blocks, strict=True) if blocks and self.own[0]]
-            threshold = max([self.own[0], *limits])
+            if current != self.applied_thresholds:
+                self.program_thresholds = current  # the program has set new thresholds
+            limits = [limit for limit, blocks in zip(_LIMITS, self.blocks, strict=True) if blocks and self.program_thresholds[0]]
+            threshold = max([self.program_thresholds[0], *limits])
             if threshold != current[0]:
-                gc.set_threshold(threshold, *self.own[1:])
-            self.applied = gc.get_threshold()
+                gc.set_threshold(threshold, *self.program_thresholds[1:])
+            self.applied_thresholds = gc.get_threshold()
 
 
 _thresholds = _Thresholds()

@@ -19,7 +19,9 @@ __all__ = ["LABEL", "ImportReason", "find_import_reason", "record_import"]
 
 #: The name under which imports are recorded, together with the name of the program. ``compcache explain numba`` shows them.
 LABEL = "numba"
-_OWN_MODULES = ("compcache.numba", "compcache.interrupts", "importlib", "_frozen_importlib")
+_PACKAGE = "compcache.numba"
+#: The modules whose frames stand between the program and an import of Numba.
+_MODULES_BETWEEN = (_PACKAGE, "compcache.interrupts", "importlib", "_frozen_importlib")
 #: Descriptions of the operations that methods of stand-ins perform.
 _OPERATIONS = {
     "__call__": "a call of", "__mro_entries__": "a class derived from", "__hash__": "the hash of", "__getitem__": "an item of",
@@ -55,8 +57,8 @@ def find_import_reason() -> ImportReason:
     """Return why Numba is being imported, according to the frames of this thread."""
     frame: FrameType | None = sys._getframe(1)
     own_frame = None
-    while frame is not None and str(frame.f_globals.get("__name__")).startswith(_OWN_MODULES):
-        if not str(frame.f_globals["__name__"]).startswith(_OWN_MODULES[1:]):
+    while frame is not None and (name := str(frame.f_globals.get("__name__"))).startswith(_MODULES_BETWEEN):
+        if name.startswith(_PACKAGE):
             own_frame = frame
         frame = frame.f_back
     request = _describe_request(own_frame) if own_frame is not None else "itself"

@@ -41,15 +41,15 @@ def settings_and_packages(open_cache: Callable[[], Cache | None] | None = None) 
 
     Raise `NotLazy` if the packages or settings cannot be determined.
     """
-    global _known  # noqa: PLW0603 - packages are installed for the whole process
+    global _packages_on_path  # noqa: PLW0603 - packages are installed for the whole process
     settings = _relevant_variables()
     if os.path.exists(".numba_config.yaml"):
         raise NotLazy("the file .numba_config.yaml in the current directory changes Numba's settings: set environment variables instead")
     path = tuple(sys.path)
-    if _known[0] != path:
-        _known = path, *_find_packages(open_cache)
+    if _packages_on_path[0] != path:
+        _packages_on_path = path, *_find_packages(open_cache)
     python = f"lazy {FORMAT}, python {sys.version}, {sys.implementation.cache_tag}, {sys.platform}"
-    return f"{python}, {_known[1]}, {settings}"
+    return f"{python}, {_packages_on_path[1]}, {settings}"
 
 
 def _find_packages(open_cache: Callable[[], Cache | None] | None) -> tuple[str, bool]:
@@ -67,7 +67,7 @@ def has_extensions() -> bool:
     Raise `NotLazy` if the packages cannot be determined.
     """
     settings_and_packages()
-    return _known[2]
+    return _packages_on_path[2]
 
 
 def are_packages_unchanged(open_cache: Callable[[], Cache | None] | None = None) -> bool:
@@ -79,12 +79,12 @@ def are_packages_unchanged(open_cache: Callable[[], Cache | None] | None = None)
     """
     global _next_check  # noqa: PLW0603 - packages are installed for the whole process
     started = monotonic()
-    if _known[0] != tuple(sys.path):
+    if _packages_on_path[0] != tuple(sys.path):
         return False
     if started < _next_check:
         return True
     try:
-        is_same = _known[1:] == _find_packages(open_cache)
+        is_same = _packages_on_path[1:] == _find_packages(open_cache)
     except NotLazy:
         return False
     if is_same:
@@ -104,20 +104,20 @@ def _relevant_variables() -> list[tuple[str, str | None]]:
         names = b"\0".join(environment)
         if b"NUMBA_" not in names and b"VS_PROFILER" not in names:
             return []
-    from compcache.numba.registered.settings import chooses_cpu, is_variable
+    from compcache.numba.registered.settings import chooses_cpu, is_in_keys
 
     chosen = next(filter(chooses_cpu, os.environ), None)
     if chosen is not None:
         raise NotLazy(f"the environment variable {chosen} chooses the CPU for which Numba compiles: unset the variable")
-    return sorted((name, os.environ.get(name)) for name in os.environ if is_variable(name))
+    return sorted((name, os.environ.get(name)) for name in os.environ if is_in_keys(name))
 
 
 #: The value of `sys.path`, the identity of the packages there, and whether packages other than the compilers register with Numba.
-_known: tuple[Any, str, bool] = (None, "", False)
+_packages_on_path: tuple[Any, str, bool] = (None, "", False)
 _STAMP_SIZE = 40
 #: The shape of a note: the directories of the path with the names of the metadata in them; the paths of these directories and of all files
 #: that were read, each followed by a NUL; their states (`file_stamps`); and the result.
-_NOTE = "([(u[u])]bbui)"
+_NOTE_SHAPE = "([(u[u])]bbui)"
 #: The kind of entry that contains the note.
 _KIND = "packages"
 
@@ -166,13 +166,13 @@ def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | Non
     if data is None:
         return None, None
     try:
-        listed, paths, stamps, identity, has_others = decode_fields(data, _NOTE)
+        listed, paths, stamps, identity, has_others = decode_fields(data, _NOTE_SHAPE)
     except ValueError as error:
         reraise_interrupt(error)
         return None, None
     current = _dispatch.file_stamps(paths)
-    size_of_places = len(listed) * _STAMP_SIZE
-    if current is None or current[0][size_of_places:] != stamps[size_of_places:]:
+    size_of_directories = len(listed) * _STAMP_SIZE
+    if current is None or current[0][size_of_directories:] != stamps[size_of_directories:]:
         return None, None
     renewed = b""
     for number, (directory, names) in enumerate(listed):
@@ -183,7 +183,7 @@ def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | Non
             if current_names is None or sorted(current_names) != names:  # files without metadata in the directory do not matter
                 return None, None
         renewed += stamp
-    renewed_stamps = renewed + stamps[size_of_places:]
+    renewed_stamps = renewed + stamps[size_of_directories:]
     fields = (listed, paths, renewed_stamps, identity, has_others)
     return (identity, bool(has_others)), encode_fields(fields) if renewed_stamps != stamps else None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from compcache.numba.lazy import run_callbacks, stand_in_of
+from compcache.numba.lazy import numba_stand_in, run_callbacks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ __all__: list[str] = []
 
 def _import_numba() -> None:
     """Import Numba, or wait for a thread that is importing it."""
-    stand_in = stand_in_of()
+    stand_in = numba_stand_in()
     if stand_in is None and "numba" in sys.modules:
         import numba  # noqa: F401 - this waits for a thread that is importing it
 

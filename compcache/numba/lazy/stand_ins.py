@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "COPIED", "LazyObject", "LazyWrapper", "are_decorators_replaced", "is_probe", "names_in_code", "numba_decorator", "numbas_object",
-    "original", "prange", "real_numba", "record_replaced_decorators", "replace_stand_ins",
+    "COPIED_ATTRIBUTES", "LazyObject", "LazyWrapper", "are_decorators_replaced", "is_probe", "names_in_code", "numba_decorator",
+    "numbas_object", "original", "prange", "real_numba", "record_replaced_decorators", "replace_stand_ins",
 ]  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def real_numba() -> Any:
 
 
 def _replace_everywhere() -> None:
-    """Replace the stand-ins in the globals of all modules by Numba objects."""
+    """Replace the stand-ins in the globals of all modules, except for this package's and Numba's, by Numba objects."""
     numba = sys.modules["numba"]
     plain: dict[int, type] = {}  # classes of other objects, by id, because metaclasses of programs decide how classes compare
     for module in list(sys.modules.values()):
@@ -117,7 +117,7 @@ def names_in_code(code: Any) -> set[str]:
 
 
 def _is_stand_in(value: Any) -> bool:
-    """Return whether a value is a stand-in that is completely created."""
+    """Return whether a value is a stand-in whose original is not being created now."""
     if _is_named_stand_in(value):
         return True
     return issubclass(type(value), LazyObject) and id(value) not in _in_creation
@@ -218,11 +218,11 @@ class LazyWrapper(LazyObject):
 
     def __getattr__(self, name: str) -> Any:
         function = object.__getattribute__(self, "_function")
-        return getattr(function, name) if name in COPIED and hasattr(function, name) else super().__getattr__(name)
+        return getattr(function, name) if name in COPIED_ATTRIBUTES and hasattr(function, name) else super().__getattr__(name)
 
 
 #: The attributes that a wrapper copies from its function.
-COPIED = frozenset(("__annotations__", "__name__", "__qualname__", "__type_params__"))
+COPIED_ATTRIBUTES = frozenset(("__annotations__", "__name__", "__qualname__", "__type_params__"))
 
 
 def numbas_object(lazy: LazyObject) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compcache.numba.fingerprints import STATE
 from compcache.numba.fingerprints.code_digest import defaults_of, replaced_defaults_reason
-from compcache.numba.lazy import stand_in_of
+from compcache.numba.lazy import numba_stand_in
 from compcache.numba.lazy.stand_ins import are_decorators_replaced
 from compcache.numba.registered.options import compiler_options
 from compcache.numba.registered.refusals import NotLazy, examines_program
@@ -29,7 +29,7 @@ _TARGETS = ("cpu", "parallel")
 CALLED_BY_CODE = "the function is a generator"
 #: The reason for a function whose calls from Python are not cached. Callers in compiled code are cached, because they contain its code.
 NOT_CACHED = "the function is declared with cache=False"
-_PLAIN = (bool, int, float, str, type(None))
+_PLAIN_TYPES = (bool, int, float, str, type(None))
 
 
 class State:
@@ -117,7 +117,7 @@ def _reason_for_numba(function: Any, decorator: str, signatures: tuple[str, ...]
 @examines_program(NotLazy)
 def _reason_in_options(decorator: str, options: dict[str, Any]) -> str:
     """Return why the options of the decorator need Numba, or "" if they do not. Raise `NotLazy` if examining them fails."""
-    if options.get("cache") is False and stand_in_of() is None and not are_decorators_replaced():
+    if options.get("cache") is False and numba_stand_in() is None and not are_decorators_replaced():
         return NOT_CACHED
     if options.get("nopython") is False:
         return "the function is declared with nopython=False"
@@ -160,7 +160,7 @@ def _is_plain(value: Any) -> bool:
     """Return whether the text of an option's value identifies it: of a plain value, or a set or tuple of texts and integers."""
     if isinstance(value, (set, frozenset, tuple)):
         return all(isinstance(item, (str, int)) for item in value)
-    return type(value) in _PLAIN
+    return type(value) in _PLAIN_TYPES
 
 
 def lazy_state_of(function: Any) -> State:

@@ -32,14 +32,14 @@ class Registrations:
         self.options_of_jitable: list[dict[str, Any]] = []
 
 
-_table: dict[int, Registrations] = {}
+_registrations: dict[int, Registrations] = {}
 #: Copies of functions by their ids, each with the function. A copy that is gone removes its row.
 _copies: dict[int, tuple[ref[Any], Any]] = {}
 
 
 def _registrations_of(function: Any) -> Registrations:
     """Return the registrations of a function. The first call creates them."""
-    return _table.setdefault(id(function), Registrations(function))
+    return _registrations.setdefault(id(function), Registrations(function))
 
 
 def record_overload(function: Any, implementation: Any, options: dict[str, Any]) -> None:
@@ -54,7 +54,7 @@ def record_jitable(function: Any, options: dict[str, Any]) -> None:
 
 def registered_for(function: Any) -> Registrations | None:
     """Return the registrations for a plain function, or for the function that it is a copy of; None if there are none."""
-    return _table.get(id(copied_from(function)))
+    return _registrations.get(id(copied_from(function)))
 
 
 def record_copy(function: Any, copy: Any) -> None:

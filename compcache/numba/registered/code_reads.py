@@ -25,17 +25,16 @@ __all__ = [
 
 _Function = type(lambda: 0)
 MISSING = object()
-_ATTRIBUTE_SHIFT = 1 if sys.version_info >= (3, 12) else 0
 #: A number for each relevant instruction, so that all other instructions are skipped at once.
 _CACHE, _EXTENDED, _GLOBAL, _NAME, _ATTRIBUTE, _METHOD, _IMPORT, _SUPER = range(1, 9)
 _KINDS = {
     "CACHE": _CACHE, "EXTENDED_ARG": _EXTENDED, "LOAD_GLOBAL": _GLOBAL, "LOAD_NAME": _NAME, "LOAD_FROM_DICT_OR_GLOBALS": _NAME,
     "LOAD_ATTR": _ATTRIBUTE, "LOAD_METHOD": _METHOD, "IMPORT_FROM": _METHOD, "IMPORT_NAME": _IMPORT, "LOAD_SUPER_ATTR": _SUPER,
 }  # fmt: skip
-_MARKS = bytearray(256)
+_KIND_OF_OPCODE = bytearray(256)
 for _name, _kind in _KINDS.items():
     if opmap.get(_name, 256) < 256:  # noqa: PLR2004 - pseudo instructions never occur in code objects
-        _MARKS[opmap[_name]] = _kind
+        _KIND_OF_OPCODE[opmap[_name]] = _kind
 _BETWEEN_READS = bytes((_CACHE, _EXTENDED))
 
 
@@ -43,7 +42,7 @@ class Reads:
     """The reads of a code object.
 
     Attributes:
-        chains: each global that is read, with the attributes that are read directly from it.
+        chains: each global that is read, followed by the attributes that are read from it, one from the other.
         attributes: all attributes that are read from any object.
         imports: the imported modules, as written, without the dots of relative imports.
     """
@@ -59,29 +58,29 @@ class Reads:
 def reads_of(code: CodeType) -> Reads:
     """Return the reads of a code object, without the reads of nested code objects."""
     data, names = code.co_code, code.co_names
-    marks = data[::2].translate(_MARKS)
+    kinds = data[::2].translate(_KIND_OF_OPCODE)
     chains: dict[tuple[str, ...], None] = {}
     attributes: dict[str, None] = {}
     imports: dict[str, None] = {}
     chain: list[str] = []
     high_bits, extended_at, last_at = 0, -1, 0
-    for at in [at for at, mark in enumerate(marks) if mark >= _EXTENDED]:
-        mark, argument = marks[at], data[2 * at + 1]
+    for at in [at for at, kind in enumerate(kinds) if kind >= _EXTENDED]:
+        kind, argument = kinds[at], data[2 * at + 1]
         if extended_at == at - 1:
             argument |= high_bits << 8
-        if mark == _EXTENDED:
+        if kind == _EXTENDED:
             high_bits, extended_at = argument, at
             continue
-        if chain and (mark not in _CHAIN_KINDS or marks[last_at + 1 : at].strip(_BETWEEN_READS)):  # another instruction is in between
+        if chain and (kind not in _CHAIN_KINDS or kinds[last_at + 1 : at].strip(_BETWEEN_READS)):  # another instruction is in between
             chains[tuple(chain)] = None
             chain = []
         last_at = at
-        if mark in (_GLOBAL, _NAME):
-            chain = [names[argument >> 1 if mark == _GLOBAL else argument]]
-        elif mark == _IMPORT:
+        if kind in (_GLOBAL, _NAME):
+            chain = [names[argument >> _SHIFTS.get(kind, 0)]]
+        elif kind == _IMPORT:
             imports[names[argument]] = None
         else:
-            name = names[argument >> _SHIFTS.get(mark, 0)]
+            name = names[argument >> _SHIFTS.get(kind, 0)]
             attributes[name] = None
             if chain:
                 chain.append(name)
@@ -91,7 +90,8 @@ def reads_of(code: CodeType) -> Reads:
 
 
 _CHAIN_KINDS = frozenset((_ATTRIBUTE, _METHOD))
-_SHIFTS = {_ATTRIBUTE: _ATTRIBUTE_SHIFT, _SUPER: 2}
+#: The numbers of low bits that are flags in the arguments of instructions. The index of the name follows.
+_SHIFTS = {_GLOBAL: 1, _ATTRIBUTE: 1 if sys.version_info >= (3, 12) else 0, _SUPER: 2}
 
 
 def resolve(chain: tuple[str, ...], namespace: dict[str, Any], stops_at: Callable[[Any], bool] | None = None) -> tuple[Any, int]:

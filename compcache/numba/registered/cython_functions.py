@@ -112,17 +112,17 @@ def describe_ctypes_function(value: Any) -> tuple[object, ...] | None:
     function = function_at(ctypes.cast(value, ctypes.c_void_p).value or 0)
     if function is None or value.argtypes is None:
         return None
-    kinds = value.restype, *value.argtypes
-    if not all(kind is None or _is_simple(kind) for kind in kinds):
+    types = value.restype, *value.argtypes
+    if not all(type_ is None or _is_simple(type_) for type_ in types):
         return None
-    return (*function, value._flags_, len(value.argtypes), *[getattr(kind, "__name__", "none") for kind in kinds])
+    return (*function, value._flags_, len(value.argtypes), *[getattr(type_, "__name__", "none") for type_ in types])
 
 
-def _is_simple(kind: Any) -> bool:
+def _is_simple(type_: Any) -> bool:
     """Return whether a type is one of ctypes' own types for numbers and plain addresses, so that its name identifies it."""
     import ctypes
 
-    return isinstance(kind, type) and issubclass(kind, ctypes._SimpleCData) and getattr(ctypes, kind.__name__, None) is kind
+    return isinstance(type_, type) and issubclass(type_, ctypes._SimpleCData) and getattr(ctypes, type_.__name__, None) is type_
 
 
 def _address_in(module: Any, name: str, type_: str) -> int:

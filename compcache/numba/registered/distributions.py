@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["distributions", "find_packages", "is_editable", "metadata_in", "numba_version", "package_directory", "vector_library"]
 
 _COMPILERS = ("numba", "llvmlite", "numpy")
-_OWN = "compcache"
+_OWN_NAME = "compcache"
 _GROUP = b"numba_extensions"
 _MAX_FILES = 20_000
 _FIRST_READ = 1 << 12  # bytes; most files of metadata are shorter
@@ -43,7 +43,7 @@ def find_packages() -> tuple[str, bool, list[str]]:
     rows, chosen = [], []
     names = set()
     for name, directory in distributions():
-        if name in names or name == _OWN:
+        if name in names or name == _OWN_NAME:
             continue
         if name in _COMPILERS or _has_entry_point(directory):
             names.add(name)  # an import also uses the first match on the path

@@ -1,8 +1,8 @@
 """Names jitclasses, whose types and boxes differ between processes.
 
 The type of a jitclass contains compiled functions, and its name contains its address. Code that returns an instance to Python contains the
-address of the box: the class that Numba makes for the instances in Python. Stored code and its types name the jitclass instead. A load
-uses the jitclass of its own process that got this name when its function was identified.
+address of the box: the class that Numba makes for the instances in Python. Stored code and its types name the jitclass instead. The
+process that loads the code has given this name to one of its jitclasses when it identified the function.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ CODE_GENERATORS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 #: The top-level packages of libraries. This package is one of them, because modules contain its decorators in place of Numba's.
 _LIBRARIES = ("builtins", "numpy", *CODE_GENERATORS)
-_OWN_TESTS = "numba.tests"
+_NUMBAS_TESTS = "numba.tests"
 _STANDARD = os.path.dirname(os.__file__)
 _Function = type(lambda: 0)
 _Module = type(sys)
@@ -91,7 +91,7 @@ def full_name(function: Any) -> str:
 
 def is_generator_module(name: object) -> bool:
     """Return whether a module, given by its name, belongs to a library that generates code. Numba's tests count as programs."""
-    return isinstance(name, str) and not name.startswith(_OWN_TESTS) and name.partition(".")[0] in CODE_GENERATORS
+    return isinstance(name, str) and not name.startswith(_NUMBAS_TESTS) and name.partition(".")[0] in CODE_GENERATORS
 
 
 def is_of_generators(kind: type) -> bool:
@@ -103,14 +103,14 @@ def is_library_module(name: object) -> bool:
     """Return whether the versions in every key cover the content of a module, given by its name; False for an object that is not a name."""
     if not isinstance(name, str):
         return False
-    known = _modules.get(name)
-    if known is None:
+    is_library = _modules.get(name)
+    if is_library is None:
         top = name.partition(".")[0]
         is_of_python = top != "__main__" and top in sys.stdlib_module_names
-        known = not name.startswith(_OWN_TESTS) and (top in _LIBRARIES or (is_of_python and _is_standard_module(top)))
+        is_library = not name.startswith(_NUMBAS_TESTS) and (top in _LIBRARIES or (is_of_python and _is_standard_module(top)))
         if not is_of_python or top in sys.modules:
-            _modules[name] = known
-    return known
+            _modules[name] = is_library
+    return is_library
 
 
 def _is_standard_module(top: str) -> bool:
@@ -176,6 +176,7 @@ def _is_library_path(path: str) -> bool:
             roots.append(os.path.dirname(origin))
     if getattr(sys, "frozen", False) and not os.path.isabs(path):  # PyInstaller's paths are relative to the program's directory
         path = os.path.join(_STANDARD, path)
+    # The directory of the standard library contains that of the other libraries, with those of the user.
     inside = [root for root in roots if path.startswith(root + os.sep)]
     return len(inside) > 1 or (bool(inside) and (inside[0] != _STANDARD or "site-packages" not in path))
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["name_object", "named_objects", "object_named", "present_name"]
 
-#: The named objects that are alive.
-_named: dict[str, ref[Any]] = {}
+#: The named objects that are alive, by name.
+_objects: dict[str, ref[Any]] = {}
 #: The latest name of each object, by its id. An array that the program has written to gets another name.
-_latest: dict[int, str] = {}
+_latest_names: dict[int, str] = {}
 
 
 def name_object(value: Any, digest: str) -> str:
@@ -27,9 +27,9 @@ def name_object(value: Any, digest: str) -> str:
     number = 0
     while True:
         name = f"{digest}-{number}"
-        reference = _named.get(name) or _named.setdefault(name, ref(value, _make_forget(name, id(value))))
+        reference = _objects.get(name) or _objects.setdefault(name, ref(value, _make_forget(name, id(value))))
         if reference() is value:
-            _latest[id(value)] = name
+            _latest_names[id(value)] = name
             return name
         number += 1
 
@@ -37,30 +37,30 @@ def name_object(value: Any, digest: str) -> str:
 def _make_forget(name: str, identity: int) -> Callable[[Any], None]:
     """Return the function that removes a name when its object is freed."""
 
-    def forget(gone: Any) -> None:
+    def forget(reference: Any) -> None:
         """Remove the name, unless another object has it in the meantime."""
-        if _named.get(name) is gone:
-            del _named[name]
-        if _latest.get(identity) == name:
-            del _latest[identity]
+        if _objects.get(name) is reference:
+            del _objects[name]
+        if _latest_names.get(identity) == name:
+            del _latest_names[identity]
 
     return forget
 
 
 def object_named(name: str) -> Any:
     """Return the object with a name, or None if this process has no such object."""
-    reference = _named.get(name)
+    reference = _objects.get(name)
     return reference() if reference is not None else None
 
 
 def present_name(identity: int) -> str | None:
     """Return the latest name of the object with this id, or None if no living object with a name has this id."""
-    return _latest.get(identity)
+    return _latest_names.get(identity)
 
 
 def named_objects(kind: type) -> Iterator[tuple[str, Any]]:
     """Yield the objects of a class, each with its latest name."""
-    for name, reference in list(_named.items()):
+    for name, reference in list(_objects.items()):
         value = reference()
-        if isinstance(value, kind) and _latest.get(id(value)) == name:
+        if isinstance(value, kind) and _latest_names.get(id(value)) == name:
             yield name, value

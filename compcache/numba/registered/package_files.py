@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["digest_of_package"]
 
 _MAX_FILES = 20_000
-_imported = time.time()
+_import_time = time.time()
 
 
 def digest_of_package(name: str) -> str | None:
@@ -30,16 +30,16 @@ def digest_of_package(name: str) -> str | None:
 
     Raise `Unidentifiable` if a directory or the status of a file cannot be read at the moment.
     """
-    if name not in _known:
+    if name not in _digests:
         try:
-            _known[name] = _digest_directories(list(getattr(sys.modules.get(name), "__path__", ())))
+            _digests[name] = _digest_directories(list(getattr(sys.modules.get(name), "__path__", ())))
         except OSError as error:
             reraise_interrupt(error)
             raise Unidentifiable(f"the files of the package {name} cannot be read at the moment ({error}): try again") from error
-    return _known[name]
+    return _digests[name]
 
 
-_known: dict[str, str | None] = {}
+_digests: dict[str, str | None] = {}
 
 
 def _digest_directories(directories: list[str]) -> str | None:
@@ -83,7 +83,7 @@ def _process_start() -> float:
     """Return when this process started, in seconds since the epoch; if the system does not say, when this module was imported."""
     with suppress(FileNotFoundError, ValueError, IndexError, AttributeError):
         with open("/proc/self/stat", "rb") as file:
-            ticks = int(file.read().rpartition(b")")[2].split()[19])
+            ticks = int(file.read().rpartition(b")")[2].split()[19])  # field 22, the start, in ticks since boot
         running = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
         return time.time() - running
-    return _imported
+    return _import_time

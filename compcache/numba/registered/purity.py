@@ -33,11 +33,11 @@ _DESCRIPTORS = (
     types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
     types.ClassMethodDescriptorType,
 )  # fmt: skip
-_PLAIN = (bool, int, float, complex, str, bytes, bytearray, range, slice, type(None), type(Ellipsis), type(NotImplemented))
+_PLAIN_TYPES = (bool, int, float, complex, str, bytes, bytearray, range, slice, type(None), type(Ellipsis), type(NotImplemented))
 _STATES = (ContextVar, threading.local)
 _CONTAINERS = (tuple, list, set, frozenset, dict, types.MappingProxyType)
 #: The answers for objects, by their id. The objects are kept alive, so that no other object gets the id.
-_known: dict[int, tuple[Any, str]] = {}
+_answers: dict[int, tuple[Any, str]] = {}
 #: The globals that functions of a module assign. They are state, which does not follow from the version.
 _assigned_globals: dict[str, frozenset[str]] = {}
 
@@ -48,21 +48,21 @@ def external_state_of(value: Any) -> str:
     The description is "" if the object is known to read no external state. More than `_MAX_VALUES` objects that it can reach count as
     external state.
     """
-    known_value, known_state = _known.get(id(value), (None, ""))
+    known_value, known_state = _answers.get(id(value), (None, ""))
     if known_value is value:
         return known_state
     examined: dict[int, tuple[Any, str]] = {id(value): (value, "")}
     waiting = [value]
     while waiting:
         item = waiting.pop()
-        known_item, known_state = _known.get(id(item), (None, ""))
+        known_item, known_state = _answers.get(id(item), (None, ""))
         reason = known_state if known_item is item else _find_external_state(item, examined, waiting)
         if not reason and len(examined) > _MAX_VALUES:
             reason = f"more than {_MAX_VALUES} values, one of them {describe(item)}"
         if reason:
-            _known[id(value)] = value, reason
+            _answers[id(value)] = value, reason
             return reason
-    _known.update(examined)
+    _answers.update(examined)
     return ""
 
 
@@ -113,7 +113,7 @@ def reads_external_state(name: str) -> bool:
 
 
 def _referenced_objects(value: Any) -> Iterator[Any]:  # noqa: C901 - one branch for each kind of object
-    """Yield the objects to which an object refers. Raise `_ExternalStateError` if the object reads external state."""
+    """Yield the objects to which an object refers, or a container's callables. Raise `_ExternalStateError` if it reads external state."""
     if isinstance(value, types.FunctionType):
         yield from _objects_read_by_function(value)
     elif isinstance(value, type):
@@ -137,7 +137,7 @@ def _referenced_objects(value: Any) -> Iterator[Any]:  # noqa: C901 - one branch
     elif isinstance(value, _STATES):
         is_variable = isinstance(value, ContextVar)
         raise _ExternalStateError(f"the context variable {value.name!r}" if is_variable else f"thread-local data ({describe(value)})")
-    elif not isinstance(value, _PLAIN):
+    elif not isinstance(value, _PLAIN_TYPES):
         yield type(value)
 
 
@@ -154,7 +154,7 @@ def _owner_of_c_function(value: Any) -> Iterator[Any]:
 def _objects_read_by_class(cls: type) -> Iterator[Any]:
     """Yield the metaclass of a class, unless it is `type`, and the functions in the members of the class and its bases.
 
-    Classes that count as pure, and exceptions without an `__init__`, are skipped. Raise `_ExternalStateError` if another is written in C.
+    Classes that count as pure, and exceptions without an `__init__`, are skipped. Another class in C raises `_ExternalStateError`.
     """
     if type(cls) is not type:
         yield type(cls)
@@ -230,8 +230,8 @@ def _globals_assigned_in(module: str) -> frozenset[str]:
     """Return the globals that functions of a module, including its classes' methods, assign or delete."""
     names = _assigned_globals.get(module)
     if names is None:
-        functions = [item for item in vars(sys.modules[module]).values() if isinstance(item, (types.FunctionType, type))]
-        inner = [item for cls in functions if isinstance(cls, type) and cls.__module__ == module for item in vars(cls).values()]
-        codes = [item.__code__ for item in [*functions, *inner] if isinstance(item, types.FunctionType)]
+        members = list(vars(sys.modules[module]).values())
+        inner = [item for cls in members if isinstance(cls, type) and cls.__module__ == module for item in vars(cls).values()]
+        codes = [item.__code__ for item in [*members, *inner] if isinstance(item, types.FunctionType)]
         names = _assigned_globals[module] = frozenset(name for code in codes for name in names_used_by(code, _STORES))
     return names

@@ -70,7 +70,7 @@ def examines_program(error_class: type[Unidentifiable]) -> Callable[[Callable[_P
 
 
 def _examined_value(error: Exception) -> str:
-    """Return the description of the value that was being examined when the program's code raised an error."""
+    """Return the description of the value that was examined at an error. An examining function has it in its variable `where`."""
     description, step = "a value that the function reads", error.__traceback__
     while step is not None:
         if str(step.tb_frame.f_globals.get("__name__")).startswith(_EXAMINING_PACKAGE):

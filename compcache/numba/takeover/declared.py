@@ -88,10 +88,10 @@ def record_compiled_identities(state: State, dispatcher: Any, *, is_frozen: bool
 
 
 def compile_and_record(state: State, backend: Backend, compile_all: Callable[[], None], make_fields: Callable[[], Any]) -> None:
-    """Compile a declaration. Store its record for starts without Numba, unless the declaration was loaded from such a record.
+    """Compile a declaration. Store its record for starts without Numba, if later processes will look up the same key.
 
-    If the record cannot be stored, issue a `CacheWarning`. `compile_all` compiles all signatures. `make_fields` returns the fields of the
-    record, or None if only Numba can use the code.
+    A declaration that was loaded from such a record keeps this record. If a record cannot be stored, issue a `CacheWarning`. `compile_all`
+    compiles all signatures. `make_fields` returns the fields of the record, or None if only Numba can use the code.
     """
     compile_all()
     if state.declared is not None or state.key is None or not is_key_current(state) or not are_settings_from_environment():

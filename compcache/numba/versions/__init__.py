@@ -40,8 +40,9 @@ def unsupported_reason() -> str:
     except NotLazy as error:
         return f"compcache {compcache.__version__} cannot determine the version of Numba ({error})"
     if version and not is_supported(version):
-        series = [".".join(map(str, series)) for series in series_supported()]
-        return f"compcache {compcache.__version__} does not support Numba {version}, only Numba {series[0]} to {series[-1]}"
+        names_of_series = [".".join(map(str, series)) for series in series_supported()]
+        supported = f"Numba {names_of_series[0]} to {names_of_series[-1]}"
+        return f"compcache {compcache.__version__} does not support Numba {version}, only {supported}"
     if is_imported:
         from compcache.numba.versions.private_names import missing_names
 

@@ -183,10 +183,10 @@ def _add_files(cache: Cache, reading: Reading, group: str | None, *, replace: bo
     return [_added_row(cache, path, module_id, functions) for (path, module_id), functions in zip(added, members, strict=False)]
 
 
-def _added_row(cache: Cache, path: str, module_id: str, member: Sequence[str] | None) -> dict[str, Any]:
-    """Return the row of an added file. `member` are the names that the file exports; None: all names of the module."""
+def _added_row(cache: Cache, path: str, module_id: str, exported: Sequence[str] | None) -> dict[str, Any]:
+    """Return the row of an added file. `exported` are the names that the file exports; None: all names of the module."""
     summary = cache.module(module_id)
-    functions = [function for function in summary.functions if member is None or function.func_name in member]
+    functions = [function for function in summary.functions if exported is None or function.func_name in exported]
     return {"file": path, "module_id": module_id, "functions": functions, "size": summary.size, "seconds": summary.seconds}
 
 

@@ -134,7 +134,7 @@ def _summary_text(report: PruneReport) -> str:
 def _row_formatter() -> Callable[[PrunedModule], tuple[str, ...]]:
     """Return a function that makes the row of a removed module, for a terminal or for a pipe."""
     shorten = id_shortener()
-    size, age = (size_text, age_text) if is_terminal() else (str, time_text)
+    format_size, format_time = (size_text, age_text) if is_terminal() else (str, time_text)
     return lambda module: (
-        module.reason, shorten(module.module_id), size(module.size), age(module.last_used), " ".join(module.functions)
+        module.reason, shorten(module.module_id), format_size(module.size), format_time(module.last_used), " ".join(module.functions)
     )  # fmt: skip
