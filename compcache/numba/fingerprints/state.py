@@ -297,10 +297,11 @@ def names_stored_by(cls: type) -> frozenset[str]:
 
 @functools.cache
 def _names_stored_in(cls: type) -> frozenset[str]:
-    """Return the names of the attributes that the code of one class, without its bases, sets."""
+    """Return the names of the attributes that the code of one class, without its bases, sets. Cached properties set their own names."""
+    cached = [name for name, item in vars(cls).items() if isinstance(item, functools.cached_property)]
     functions = [item.fget if isinstance(item, property) else getattr(item, "__wrapped__", item) for item in vars(cls).values()]
     codes = [item.__code__ for item in functions if isinstance(item, python_types.FunctionType)]
-    return frozenset([name for code in codes for name in names_used_by(code, _STORING_OPCODES)])
+    return frozenset([*cached, *[name for code in codes for name in names_used_by(code, _STORING_OPCODES)]])
 
 
 def _attributes_of(value: Any) -> dict[str, Any]:
