@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-from time import monotonic
 
 import compcache
 from compcache import frontend
@@ -79,7 +78,7 @@ _imported: list[str] = []
 def _find_packages(open_cache: Callable[[], Cache | None] | None) -> Packages:
     """Return the packages, from a note if `open_cache` returns a cache. See `find_packages` for the exception."""
     cache = open_cache() if open_cache is not None else None
-    if cache is not None:
+    if cache is not None and all(type(directory) is str for directory in sys.path):
         return _read_or_note_packages(cache)
     from compcache.numba.registered.registering import find_packages
 
@@ -98,28 +97,13 @@ def has_extensions() -> bool:
 def are_packages_unchanged(open_cache: Callable[[], Cache | None] | None = None) -> bool:
     """Return whether the installed packages are still those in the keys of this process.
 
-    The answer is also False if `sys.path` has changed, if this process has no keys yet, or if the packages cannot be determined. A check
-    takes a millisecond, but seconds if a checkout is installed in editable mode. Therefore the answer True is kept for twenty times as long
-    as the check took. See `settings_and_packages` for `open_cache`.
+    The answer is also False if `sys.path` has changed, if this process has no keys yet, or if the packages cannot be determined. See
+    `settings_and_packages` for `open_cache`.
     """
-    global _next_check  # noqa: PLW0603 - packages are installed for the whole process
-    started = monotonic()
-    if _known[0] != tuple(sys.path):
-        return False
-    if started < _next_check:
-        return True
     try:
-        is_same = _known[1] == _find_packages(open_cache)
+        return _known[0] == tuple(sys.path) and _known[1] == _find_packages(open_cache)
     except NotLazy:
         return False
-    if is_same:
-        end = monotonic()
-        _next_check = end + _PAUSE_FACTOR * (end - started)
-    return is_same
-
-
-_next_check = 0.0
-_PAUSE_FACTOR = 20
 
 
 def _relevant_variables() -> list[tuple[str, str | None]]:
@@ -153,24 +137,20 @@ def _read_or_note_packages(cache: Cache) -> Packages:
     See `find_packages` for the exception.
     """
     import_path = list(dict.fromkeys(sys.path))
-    is_plain = all(type(directory) is str for directory in import_path)
-    name = ""
-    if is_plain:
-        where = "" if all(map(os.path.isabs, import_path)) else os.getcwd()
-        name = "\n".join(["packages of Numba", str(FORMAT), sys.prefix, os.uname().nodename, where, *import_path])
-        noted, renewed = _read_note(frontend.get_entry(cache, name, _KIND))
-        if renewed is not None:
-            _store_note(cache, name, renewed)
-        if noted is not None:
-            return noted
+    where = "" if all(map(os.path.isabs, import_path)) else os.getcwd()
+    name = "\n".join(["packages of Numba", str(FORMAT), sys.prefix, os.uname().nodename, where, *import_path])
+    noted, renewed = _read_note(frontend.get_entry(cache, name, _KIND))
+    if renewed is not None:
+        _store_note(cache, name, renewed)
+    if noted is not None:
+        return noted
     from compcache.numba.registered.registering import find_packages
 
-    before = [_directory_state(directory) for directory in import_path] if is_plain else [None]
+    before = [_directory_state(directory) for directory in import_path]
     found = find_packages()
-    if None not in before:
-        data = _encode_note(import_path, before, found)
-        if data is not None:
-            _store_note(cache, name, data)
+    data = _encode_note(import_path, before, found) if None not in before else None
+    if data is not None:
+        _store_note(cache, name, data)
     return found[0]
 
 

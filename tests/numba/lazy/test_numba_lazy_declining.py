@@ -163,7 +163,7 @@ def test_a_package_that_another_requires_counts(project: Project) -> None:
     assert said == [("4", True), ("4", False), ("4", True), ("4", False)]
 
 
-def test_the_implementation_that_needs_numba_is_named(project: Project, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_implementation_that_needs_numba_is_named(project: Project) -> None:
     install(project.source)
     process = project.start(f"import acme\n{SAY}", backend=False, COMPCACHE_DIR=str(project.cache), COMPCACHE_DEBUG="1")
     _, error = process.communicate()
