@@ -8,14 +8,14 @@ import sys
 import time
 import types
 import zipfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from helpers import constant
 
 from compcache import Cache, CacheWarning, ModuleSource, frontend
 from compcache.numba.lazy import installation
-from compcache.numba.registered import distributions, package_files
+from compcache.numba.registered import distributions, package_files, registering
 from compcache.numba.registered.package_files import digest_of_package
 from compcache.numba.registered.refusals import NotLazy, Unidentifiable
 from compcache.publish.packs import entries_of, packs_in
@@ -23,10 +23,10 @@ from compcache.publish.packs import entries_of, packs_in
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-    from typing import Any
 
     from compcache.formats.entry import EntryRecord
 
+NOTHING: tuple[Any, Any] = (None, ("", ()))
 ENTRY_POINTS = "[numba_extensions]\ninit = other:init\n"
 
 
@@ -49,18 +49,19 @@ def noted(cache: Cache, site: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
     assert site.exists()
     cache.add_module(ModuleSource(constant("one", 1)))
     read = []
-    reading = distributions._read_file
+    reading = distributions.read_file
 
     def counting(path: str) -> bytes:
         read.append(path)
         return reading(path)
 
     def start() -> tuple[str, int]:
-        monkeypatch.setattr(installation, "_packages_on_path", (None, "", False))
+        monkeypatch.setattr(installation, "_packages_on_path", NOTHING)
         read.clear()
         return installation.settings_and_packages(lambda: cache), len(read)
 
-    monkeypatch.setattr(distributions, "_read_file", counting)
+    monkeypatch.setattr(distributions, "read_file", counting)
+    monkeypatch.setattr(registering, "read_file", counting)
     time.sleep(0.15)  # what changed just now is read again
     return start
 
@@ -145,13 +146,13 @@ def test_a_directory_that_had_just_changed_is_listed_until_it_has_settled(
     (program / "written.txt").write_text("by the program")
     first, _ = noted()
     listed = []
-    listing = distributions.metadata_in
+    listing = distributions.names_in
 
-    def counting(place: str) -> list[str] | None:
+    def counting(place: str, packages: Any) -> list[str] | None:
         listed.append(place)
-        return listing(place)
+        return listing(place, packages)
 
-    monkeypatch.setattr(installation, "metadata_in", counting)
+    monkeypatch.setattr(installation, "names_in", counting)
     time.sleep(0.15)
     assert (noted(), listed) == ((first, 0), [str(program)])
     assert (noted(), listed) == ((first, 0), [str(program)])
@@ -195,8 +196,8 @@ def test_a_damaged_note_is_made_again(noted: Callable[[], tuple[str, int]], cach
         assert noted() == (first, 0)
 
 
-def test_an_editable_package_is_always_identified_by_its_files(
-    noted: Callable[[], tuple[str, int]], site: Path, cache: Cache, tmp_path: Path
+def test_a_change_in_an_editable_package_is_seen_by_the_state_of_its_files(
+    noted: Callable[[], tuple[str, int]], site: Path, tmp_path: Path
 ) -> None:
     source = tmp_path / "checkout"
     source.mkdir()
@@ -207,22 +208,25 @@ def test_an_editable_package_is_always_identified_by_its_files(
     _register(site)
     time.sleep(0.15)
     first, _ = noted()
+    assert noted() == (first, 0)
     (source / "other.py").write_text("FACTOR = 2\n")
-    assert noted()[0] != first
-    assert notes(cache) == []
+    second, _ = noted()
+    assert second != first
+    (source / "more.py").write_text("FACTOR = 3\n")
+    assert noted()[0] not in (first, second)
 
 
 def test_a_note_is_believed_of_who_has_the_key(noted: Callable[[], tuple[str, int]], cache: Cache, directory: Path) -> None:
     first, _ = noted()
     assert len(notes(cache)) == 1
     with Cache(directory, signing_key=b"key") as signed:
-        installation._packages_on_path = (None, "", False)
+        installation._packages_on_path = NOTHING
         with pytest.warns(CacheWarning, match="signed with this cache's signing_key"):
             assert installation.settings_and_packages(lambda: signed) == first
         assert len(notes(signed)) == 1, "what anybody could have written is not believed"
     with Cache(directory, readonly=True) as reader:
         cache.clear()
-        installation._packages_on_path = (None, "", False)
+        installation._packages_on_path = NOTHING
         assert installation.settings_and_packages(lambda: reader) == first
     assert notes(cache) == []
 
@@ -236,7 +240,7 @@ def test_a_compiler_that_is_gone_is_missed(noted: Callable[[], tuple[str, int]],
 
 def test_without_a_usable_cache_packages_are_read(noted: Callable[[], tuple[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
     first, _ = noted()
-    monkeypatch.setattr(installation, "_packages_on_path", (None, "", False))
+    monkeypatch.setattr(installation, "_packages_on_path", NOTHING)
     assert installation.settings_and_packages(lambda: None) == first
 
 
@@ -314,4 +318,4 @@ def test_files_that_no_import_can_use_do_not_hide_a_package(tmp_path: Path, monk
         patch.setattr(os, "stat", refuse)
         patch.setattr(package_files, "_process_start", lambda: time.time() + 60)
         assert digest_of_package("wanted")
-    assert distributions.metadata_in(str(package / "loop")) == []
+    assert distributions.names_in(str(package / "loop")) == []

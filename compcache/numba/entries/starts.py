@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import os
 import pickle
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache import frontend
 from compcache.interrupts import reraise_interrupt, suppress
-from compcache.numba.fingerprints.implementations import Implementation, registry, wrapped_by
+from compcache.numba.fingerprints.implementations import Implementation, package_of_implementation, registry, wrapped_by
+from compcache.numba.identity.dependencies import Dependency
 from compcache.numba.lazy.argument_types import FUNCTION, NUMBERS, class_text
 from compcache.numba.lazy.entries import START, Key, Record, key_of, open_cache
-from compcache.numba.lazy.installation import are_packages_unchanged
+from compcache.numba.lazy.installation import are_packages_unchanged, packages_in_keys
 from compcache.numba.lazy.marshalled import encode_fields
 from compcache.numba.registered.refusals import NotLazy
 
@@ -156,8 +156,10 @@ class Entry(NamedTuple):
 def find_stored_entry(cache_object: Any, cache: Cache, signature: Any, key: Key | None = None) -> Entry | None:
     """Return the stored entry for a signature; None if there is no such entry, or if only Numba can use it.
 
-    The `key` for starts without Numba must cover the user's implementations that the compiler used. Without a key, the compiler must have
-    used none. With a key, raise `NotLazy` if the code was compiled with options of a caller; see `inherits_options` for another exception.
+    The `key` for starts without Numba must cover the user's implementations that the compiler used (`_uncovered_reason`).
+
+    With a key, raise `NotLazy` if it does not cover an implementation, or if the code was compiled with options of a caller; see
+    `inherits_options` for another exception.
     """
     from numba import _dynfunc
 
@@ -174,7 +176,16 @@ def find_stored_entry(cache_object: Any, cache: Cache, signature: Any, key: Key 
     if key is not None and cache_object.inherits_options(identity):
         raise NotLazy("the function was compiled with the options of a caller: declare these options for the function itself")
     name = make_func_name(identity, args)
-    entry = find_entry(cache, name, identity.lines, is_new=True, is_wanted=partial(_covers_implementations, key))
+    reasons: list[str] = []
+
+    def is_wanted(description: Description) -> bool:
+        """Return whether the key covers the implementations of an entry. Otherwise keep the reason."""
+        reasons[:] = [_uncovered_reason(key, description)]
+        return not reasons[0]
+
+    entry = find_entry(cache, name, identity.lines, is_new=True, is_wanted=is_wanted)
+    if entry is None and key is not None and any(reasons):
+        raise NotLazy(reasons[0])
     if entry is None:
         return None
     _target, description = entry
@@ -186,19 +197,28 @@ def find_stored_entry(cache_object: Any, cache: Cache, signature: Any, key: Key 
     return Entry(name, identity, description, symbols, fndesc, constants)
 
 
-def _covers_implementations(key: Key | None, description: Description) -> bool:
-    """Return whether a key covers all of the user's implementations that the compiler used or tried. None covers no implementation."""
-    names = {name for name, _ in description.used} | set(description.answered)
-    if not names or key is None:
-        return not names
-    registered_ids = {id(function) for function in key.content.registered}
+def _uncovered_reason(key: Key | None, description: Description) -> str:
+    """Return why a key does not cover an implementation of the user that the compiler used or tried; "" if the key covers all of them.
+
+    A key covers the functions in its content, and the implementations of packages whose files it contains (`packages_in_keys`). If the
+    program has imported such a package, implementations that the compiler compares by their values are not covered, because the program may
+    have changed these. None is a key without implementations in its content.
+    """
+    used = dict(description.used)
+    registered_ids = {id(function) for function in key.content.registered} if key is not None else set()
+    packages, imported = packages_in_keys()
     registry.refresh()
-    for name in names:
+    for name in sorted(used.keys() | set(description.answered)):
         for implementation in registry.by_name.get(name) or [Implementation(None, ())]:
             function = implementation.function
-            if id(function) not in registered_ids and registered_ids.isdisjoint(map(id, wrapped_by(function))):
-                return False
-    return True
+            if id(function) in registered_ids or not registered_ids.isdisjoint(map(id, wrapped_by(function))):
+                continue
+            package = package_of_implementation(function) if function is not None else ""
+            if package not in packages:
+                return f"Numba asks {name}, which is neither named by the function nor in a package that registers with Numba"
+            if package in imported and name in used and not Dependency(name, used[name]).is_by_files:
+                return f"Numba asks {name}, and the program has imported {package}, whose values only a process with Numba can compare"
+    return ""
 
 
 def pickle_environments(symbols: Sequence[str], constants: Mapping[str, list[Any]]) -> tuple[tuple[int, bytes], ...] | None:

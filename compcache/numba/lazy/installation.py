@@ -1,6 +1,6 @@
 """Computes the components of keys other than the functions: the installed packages that compile functions, and Numba's settings.
 
-`compcache.numba.registered.distributions` finds the packages. Reading the entry points of hundreds of distributions, and the records of
+`compcache.numba.registered.registering` finds the packages. Reading the entry points of hundreds of distributions, and the records of
 large distributions, takes longer than all other work of a start. Therefore the result is noted in the cache directory with the state of
 every file that was read. The note is valid as long as none of these files changes.
 """
@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 import sys
-from time import monotonic
 
 import compcache
 from compcache import frontend
 from compcache.interrupts import reraise_interrupt
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.marshalled import decode_fields, encode_fields
-from compcache.numba.registered.distributions import distributions, find_packages, is_editable, metadata_in, vector_library
+from compcache.numba.registered.distributions import distributions, names_in
 from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
@@ -26,7 +25,11 @@ if TYPE_CHECKING:
 
     from compcache.cache import Cache
 
-__all__ = ["are_packages_unchanged", "has_extensions", "settings_and_packages"]
+    #: The text that identifies the installed distributions, and the packages that register with Numba: their top-level names, and the
+    #: environment variables that they read. A package has the variable "" if the text does not identify all that it reads.
+    Packages = tuple[str, tuple[tuple[str, tuple[str, ...]], ...]]
+
+__all__ = ["are_packages_unchanged", "has_extensions", "packages_in_keys", "settings_and_packages"]
 
 #: Incremented when the meaning of keys or entries changes.
 FORMAT = 5
@@ -47,18 +50,39 @@ def settings_and_packages(open_cache: Callable[[], Cache | None] | None = None) 
         raise NotLazy("the file .numba_config.yaml in the current directory changes Numba's settings: set environment variables instead")
     path = tuple(sys.path)
     if _packages_on_path[0] != path:
-        _packages_on_path = path, *_find_packages(open_cache)
+        _packages_on_path = path, _find_packages(open_cache)
+    identity, packages = _packages_on_path[1]
+    if packages:
+        values = [(name, os.environ.get(name)) for _, variables in packages for name in variables]
+        identity = f"{identity}, imported {_note_imported(packages)}, {values}"
     python = f"lazy {FORMAT}, python {sys.version}, {sys.implementation.cache_tag}, {sys.platform}"
-    return f"{python}, {_packages_on_path[1]}, {settings}"
+    return f"{python}, {identity}, {settings}"
 
 
-def _find_packages(open_cache: Callable[[], Cache | None] | None) -> tuple[str, bool]:
-    """Return the text that identifies the packages, and whether there are extensions; from a note if `open_cache` returns a cache.
+def packages_in_keys() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the top-level packages whose files are in keys, and those of them that the program imported itself before Numba did."""
+    return tuple(name for name, variables in _packages_on_path[1][1] if "" not in variables), tuple(_imported)
 
-    See `find_packages` for the exception.
-    """
+
+def _note_imported(packages: Any) -> list[str]:
+    """Return the names of those of these packages that the program had imported when Numba was about to import all of them."""
+    if not getattr(sys.modules.get("numba.core.entrypoints"), "_already_initialized", None):
+        _imported[:] = [name for name, _ in packages if name in sys.modules]
+    return _imported
+
+
+#: The packages that register with Numba and that the program has imported.
+_imported: list[str] = []
+
+
+def _find_packages(open_cache: Callable[[], Cache | None] | None) -> Packages:
+    """Return the packages, from a note if `open_cache` returns a cache. See `find_packages` for the exception."""
     cache = open_cache() if open_cache is not None else None
-    return find_packages()[:2] if cache is None else _read_or_note_packages(cache)
+    if cache is not None and all(type(directory) is str for directory in sys.path):
+        return _read_or_note_packages(cache)
+    from compcache.numba.registered.registering import find_packages
+
+    return find_packages()[0]
 
 
 def has_extensions() -> bool:
@@ -67,34 +91,19 @@ def has_extensions() -> bool:
     Raise `NotLazy` if the packages cannot be determined.
     """
     settings_and_packages()
-    return _packages_on_path[2]
+    return bool(_packages_on_path[1][1])
 
 
 def are_packages_unchanged(open_cache: Callable[[], Cache | None] | None = None) -> bool:
     """Return whether the installed packages are still those in the keys of this process.
 
-    The answer is also False if `sys.path` has changed, if this process has no keys yet, or if the packages cannot be determined. A check
-    takes a millisecond, but seconds if a checkout is installed in editable mode. Therefore the answer True is kept for twenty times as long
-    as the check took. See `settings_and_packages` for `open_cache`.
+    The answer is also False if `sys.path` has changed, if this process has no keys yet, or if the packages cannot be determined. See
+    `settings_and_packages` for `open_cache`.
     """
-    global _next_check  # noqa: PLW0603 - packages are installed for the whole process
-    started = monotonic()
-    if _packages_on_path[0] != tuple(sys.path):
-        return False
-    if started < _next_check:
-        return True
     try:
-        is_same = _packages_on_path[1:] == _find_packages(open_cache)
+        return _packages_on_path[0] == tuple(sys.path) and _packages_on_path[1] == _find_packages(open_cache)
     except NotLazy:
         return False
-    if is_same:
-        end = monotonic()
-        _next_check = end + _PAUSE_FACTOR * (end - started)
-    return is_same
-
-
-_next_check = 0.0
-_PAUSE_FACTOR = 20
 
 
 def _relevant_variables() -> list[tuple[str, str | None]]:
@@ -112,40 +121,37 @@ def _relevant_variables() -> list[tuple[str, str | None]]:
     return sorted((name, os.environ.get(name)) for name in os.environ if is_in_keys(name))
 
 
-#: The value of `sys.path`, the identity of the packages there, and whether packages other than the compilers register with Numba.
-_packages_on_path: tuple[Any, str, bool] = (None, "", False)
+#: The value of `sys.path`, and the packages there.
+_packages_on_path: tuple[Any, Packages] = (None, ("", ()))
 _STAMP_SIZE = 40
-#: The shape of a note: the directories of the path with the names of the metadata in them; the paths of these directories and of all files
-#: that were read, each followed by a NUL; their states (`file_stamps`); and the result.
-_NOTE_SHAPE = "([(u[u])]bbui)"
+#: The shape of a note: the directories of the path with the names in them (`names_in`); the paths of these directories and of all files and
+#: directories that were examined, each followed by a NUL; their states (`file_stamps`); and the packages.
+_NOTE_SHAPE = "([(u[u])]bb(u[(u[u])]))"
 #: The kind of entry that contains the note.
 _KIND = "packages"
 
 
-def _read_or_note_packages(cache: Cache) -> tuple[str, bool]:
-    """Return the results of `_find_packages` from a valid note. Otherwise examine the packages, and store a note.
+def _read_or_note_packages(cache: Cache) -> Packages:
+    """Return the packages from a valid note. Otherwise examine the packages, and store a note.
 
     See `find_packages` for the exception.
     """
     import_path = list(dict.fromkeys(sys.path))
-    if not all(type(directory) is str for directory in import_path):
-        return find_packages()[:2]
     where = "" if all(map(os.path.isabs, import_path)) else os.getcwd()
-    host = os.uname().nodename
-    name = "\n".join(["packages of Numba", str(FORMAT), sys.prefix, host, where, *import_path])
+    name = "\n".join(["packages of Numba", str(FORMAT), sys.prefix, os.uname().nodename, where, *import_path])
     noted, renewed = _read_note(frontend.get_entry(cache, name, _KIND))
     if renewed is not None:
         _store_note(cache, name, renewed)
     if noted is not None:
         return noted
+    from compcache.numba.registered.registering import find_packages
+
     before = [_directory_state(directory) for directory in import_path]
-    names_by_directory = [metadata_in(directory) for directory in import_path]
-    packages = find_packages()
-    if None not in before and None not in names_by_directory:
-        data = _encode_note(import_path, names_by_directory, before, packages)
-        if data is not None:
-            _store_note(cache, name, data)
-    return packages[:2]
+    found = find_packages()
+    data = _encode_note(import_path, before, found) if None not in before else None
+    if data is not None:
+        _store_note(cache, name, data)
+    return found[0]
 
 
 def _store_note(cache: Cache, name: str, data: bytes) -> None:
@@ -156,7 +162,7 @@ def _store_note(cache: Cache, name: str, data: bytes) -> None:
         pass  # the cache may be read-only; the next start examines the packages again
 
 
-def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | None]:
+def _read_note(data: bytes | None) -> tuple[Packages | None, bytes | None]:
     """Check a note against the present state of files. Raise `NotLazy` if a directory cannot be read at the moment.
 
     Returns:
@@ -166,7 +172,7 @@ def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | Non
     if data is None:
         return None, None
     try:
-        listed, paths, stamps, identity, has_others = decode_fields(data, _NOTE_SHAPE)
+        listed, paths, stamps, packages = decode_fields(data, _NOTE_SHAPE)
     except ValueError as error:
         reraise_interrupt(error)
         return None, None
@@ -179,13 +185,12 @@ def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | Non
         stamp = stamps[number * _STAMP_SIZE : (number + 1) * _STAMP_SIZE]
         if current[0][len(renewed) : len(renewed) + _STAMP_SIZE] != stamp:
             stamp = stamp if any(stamp) else _directory_state(directory) or stamp
-            current_names = metadata_in(directory)
-            if current_names is None or sorted(current_names) != names:  # files without metadata in the directory do not matter
+            current_names = names_in(directory, dict(packages[1]))
+            if current_names is None or sorted(current_names) != names:  # other files in the directory do not matter
                 return None, None
         renewed += stamp
     renewed_stamps = renewed + stamps[size_of_directories:]
-    fields = (listed, paths, renewed_stamps, identity, has_others)
-    return (identity, bool(has_others)), encode_fields(fields) if renewed_stamps != stamps else None
+    return packages, encode_fields((listed, paths, renewed_stamps, packages)) if renewed_stamps != stamps else None
 
 
 def _directory_state(directory: str) -> bytes | None:
@@ -201,17 +206,20 @@ def _directory_state(directory: str) -> bytes | None:
     return stamp if frontend.has_settled(newest) else bytes(_STAMP_SIZE)
 
 
-def _encode_note(import_path: list[str], listed: list[Any], states: list[Any], packages: tuple[str, bool, list[str]]) -> bytes | None:
-    """Return a result's note, or None if the result may change while the noted states stay equal. See `find_packages` for the exception."""
-    directories = [directory for _, directory in distributions()]
-    if any(directory.endswith(".egg-link") for directory in directories) or any(map(is_editable, packages[2])):
+def _encode_note(import_path: list[str], states: list[Any], found: tuple[Packages, list[str]]) -> bytes | None:
+    """Return a note, or None if the packages may change while the noted states stay equal. See `find_packages` for the exception.
+
+    `states` are the states of the directories before the packages were `found`.
+    """
+    from compcache.numba.registered.registering import find_packages
+
+    packages, examined = found
+    listed = [names_in(directory, dict(packages[1])) for directory in import_path]
+    if None in listed or any(directory.endswith(".egg-link") for _, directory in distributions()):
         return None
-    files = [vector_library(), *(f"{directory}/entry_points.txt" for directory in directories)]
-    files += [f"{directory}/{file}" for directory in packages[2] for file in ("RECORD", "direct_url.json")]
-    paths = [b"".join([os.fsencode(path or ".") + b"\0" for path in part]) for part in (import_path, files)]
+    paths = [b"".join([os.fsencode(path or ".") + b"\0" for path in part]) for part in (import_path, examined)]
     read = _dispatch.file_stamps(paths[1])
-    if read is None or not frontend.has_settled(read[1]) or find_packages() != packages:  # the noted result was read after the states
+    if read is None or not frontend.has_settled(read[1]) or find_packages() != found:  # the packages were examined before the states
         return None
-    identity, has_others, _ = packages
-    rows = [(entry, sorted(names)) for entry, names in zip(import_path, listed, strict=True)]
-    return encode_fields((rows, b"".join(paths), b"".join([*states, read[0]]), identity, int(has_others)))
+    rows = [(directory, sorted(names or ())) for directory, names in zip(import_path, listed, strict=True)]
+    return encode_fields((rows, b"".join(paths), b"".join([*states, read[0]]), packages))
