@@ -81,6 +81,11 @@ class Translation(NamedTuple):
         """The exported names that give way to definitions in other sources of the same addition."""
         return frozenset[str]().union(*[translated.weak for _, translated in self.parts])
 
+    @property
+    def overridden(self) -> frozenset[str]:
+        """The names of definitions that gave way."""
+        return frozenset[str]().union(*[translated.overridden for _, translated in self.parts])
+
 
 def build_module(
     source: ModuleSource,
