@@ -152,9 +152,10 @@ class _Addition:
             self._record_failure(number, source, error)
             return frozenset()
         module = self._start_linking(translation)
-        self._waiting.append(_Linking(number, source, translation.functions, module, assumed, translation.weak, translation.overridden))
-        weak = translation.weak | translation.overridden
-        for name in translation.functions | translation.overridden:
+        _, translated = translation.parts[0]  # these definitions are the same for all targets
+        self._waiting.append(_Linking(number, source, translation.functions, module, assumed, translated.weak, translated.overridden))
+        weak = translated.weak | translated.overridden
+        for name in translation.functions | translated.overridden:
             self._defined.setdefault(name, {})[number] = name in weak
         return frozenset(unknown.difference(assumed))
 
@@ -163,12 +164,10 @@ class _Addition:
 
         That is a source with a strong or tentative definition, or an earlier source. Sources that cannot be added override nothing.
         """
-
-        def is_overridden(name: str) -> bool:
-            definitions = self._defined.get(name, {}).items()
-            return any((is_weak, other) < (True, number) for other, is_weak in definitions if other not in self._failures)
-
-        return is_overridden
+        own = True, number
+        return lambda name: any(
+            (is_weak, other) < own and other not in self._failures for other, is_weak in self._defined.get(name, {}).items()
+        )
 
     def _is_outdated(self, item: _Linking) -> bool:
         """Return whether another definition than before overrides a weak definition of a source that did not fail."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from compcache.build.entry_points import read_head
 from compcache.build.exports import OVERRIDDEN
-from compcache.build.ir_text import parse_head, quote, referenced_name, without_name
+from compcache.build.ir_text import quote, referenced_name, without_name
 from compcache.build.llvm_types import split_type, split_words
 from compcache.build.pic import ADDRESS_OF, ALIAS, FUNCTION_TYPE, NAME, WORDS
 
@@ -90,8 +91,7 @@ class _Rewriting:
         if referenced_name(match[2]) not in self._names:
             return match[0]
         words = _PLACE.sub("", match[1])
-        head = parse_head(f"{words}{match[2]}({match[3]}")
-        result, *types = [split_type(part)[0] for part in (split_words(head.prefix)[::-1], *map(split_words, head.parameters))]
+        head, types, result, _ = read_head(f"{words}{match[2]}({match[3]}")
         declaration = f"declare {words}{match[2]}({', '.join(map(without_name, head.parameters))})"
         body = self._move_body(match[2], match[1], f"{result} ({', '.join(types)})", declaration)
         return f"define internal {words}{body}({_without_comdat(match[3])}"
