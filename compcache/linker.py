@@ -76,11 +76,6 @@ class Translation(NamedTuple):
         """The func_names that the module exports."""
         return frozenset([export.name for _, translated in self.parts for export in translated.prepared.exports])
 
-    @property
-    def weak(self) -> frozenset[str]:
-        """The exported names that give way to definitions in other sources of the same addition."""
-        return frozenset[str]().union(*[translated.weak for _, translated in self.parts])
-
 
 def build_module(
     source: ModuleSource,

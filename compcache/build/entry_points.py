@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.arch.known import architecture
 from compcache.build.ir_text import Head, leading_type, parse_head, quote
+from compcache.build.llvm_types import split_type, split_words
 from compcache.digest import digest
 from compcache.errors import SignatureError, SignatureMismatchError
 from compcache.formats.host import ABI_VERSION, platform_name
@@ -102,8 +103,8 @@ class FunctionHead(NamedTuple):
 def read_head(head_line: str) -> FunctionHead:
     """Parse the printed head of a function (without ``define``). Raise `ValueError` if the text is not a head."""
     head = parse_head(head_line)
-    types = tuple([_type_of_parameter(parameter) for parameter in head.parameters])
-    return FunctionHead(head, types, _trailing_type(head.prefix), _calling_convention(head.prefix))
+    result, *types = [split_type(words)[0] for words in (split_words(head.prefix)[::-1], *map(split_words, head.parameters))]
+    return FunctionHead(head, tuple(types), result, _calling_convention(head.prefix))
 
 
 def _calling_convention(prefix: str) -> str:
@@ -114,20 +115,6 @@ def _calling_convention(prefix: str) -> str:
     if "cc" in words:
         return f"cc {words[words.index('cc') + 1]}"
     return next((word for word in words if word.startswith(_CONVENTIONS)), "")
-
-
-def _type_of_parameter(parameter: str) -> str:
-    """Return the type at the start of a parameter's text; the whole text for an aggregate or a vector."""
-    if parameter[:1] not in ("{", "[", "<"):
-        return parameter.split(" ", 1)[0]
-    return parameter  # no signature has an aggregate, so the exact end of the type does not matter
-
-
-def _trailing_type(prefix: str) -> str:
-    """Return the result type at the end of the text before a function's name; the whole text for an aggregate or a vector."""
-    if prefix[-1:] in ("}", "]", ">"):
-        return prefix  # no signature has such a type, so its exact start does not matter
-    return prefix.rsplit(" ", 1)[-1]
 
 
 @lru_cache(maxsize=_KEPT)

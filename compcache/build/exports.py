@@ -334,5 +334,4 @@ def _head_of(symbol: str, definitions: Mapping[str, Definition], aliases: Mappin
     definition = definitions[symbol]
     if definition.kind == "function":
         return plain_head(definition.head, symbol)
-    result, _, parameters = aliases[symbol].function_type.partition(" (")
-    return f"{result} @alias({parameters}"
+    return aliases[symbol].head

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.arch.known import architecture
 from compcache.build.ir_text import behind_name, function_texts, parse_head, plain_head, quote, referenced_name, split_at
-from compcache.build.llvm_types import Types, split_words
+from compcache.build.llvm_types import Types, split_type, split_words
 from compcache.formats.host import platform_name
 from compcache.hit.link_types import ADDRESS, CONSTANT, IGNORED, THREAD_LOCAL, VARIABLE, VARIADIC, WRITTEN
 from compcache.interrupts import reraise_interrupt, suppress
@@ -105,8 +105,7 @@ class _Reader:
                 target = definitions.get(aliases[symbol].target)
                 if target is not None and target.kind == "function" and not aliases[symbol].is_ifunc:
                     return self.function_type(target.head)
-                result, _, parameters = aliases[symbol].function_type.partition(" (")
-                return self.function_type(f"{result} @alias({parameters}")
+                return self.function_type(aliases[symbol].head)
             target = definitions.get(definition.references[0]) if definition.references else None
             is_constant = target is not None and target.kind == "variable" and " constant " in target.head[:_LAST_CHARACTERS]
             return self.variable_type(definition.head, of_constant=is_constant)
@@ -142,7 +141,7 @@ class _Reader:
             pieces += [VARIADIC] if parameter == VARIADIC else self._passed_pieces(split_words(parameter))
         if fixed is not None and fixed >= len(parameters):
             pieces.append(VARIADIC)
-        result_type, attributes = _type_of(words[::-1])
+        result_type, attributes = split_type(words[::-1])
         result = self._types.read(result_type)
         returned = _with_extension(result.pieces, attributes)
         result_text = ", ".join(self._in_structure(returned, result, attributes))
@@ -150,7 +149,7 @@ class _Reader:
 
     def _passed_pieces(self, words: list[str]) -> list[str]:
         """Return the pieces in which a parameter or an argument is passed. `words` are the words of its text."""
-        type_text, attributes = _type_of(words)
+        type_text, attributes = split_type(words)
         places = [word for word in attributes if word in _PLACES]
         piece = self._piece_in_memory(attributes)
         if piece:
@@ -208,18 +207,6 @@ def _convention_of(words: list[str]) -> str:
         if _CONVENTION.fullmatch(word) and word not in _OF_C:
             return f" {word}"
     return ""
-
-
-def _type_of(words: list[str]) -> tuple[str, list[str]]:
-    """Return the type at the start of `words`, and the remaining words.
-
-    An address space is part of a pointer type. It precedes ``ptr`` if the words are in reverse order, as for a function's result.
-    """
-    first = 1 if words[0].startswith("addrspace(") else 0
-    attributes = words[first + 1 :]
-    if not first and attributes and attributes[0].startswith("addrspace("):
-        return " ".join(words[:2]), attributes[1:]
-    return (f"ptr {words[0]}" if first else words[0]), attributes
 
 
 def _with_extension(pieces: tuple[str, ...], attributes: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from compcache.build.ir_text import split_at
 from compcache.images.elf.parts import align_up
 
-__all__ = ["Type", "Types", "split_words"]
+__all__ = ["Type", "Types", "split_type", "split_words"]
 
 _NAME = r'(?:"[^"]*"|[-$._A-Za-z0-9]+)'
 _NAMED_TYPE = re.compile(rf"^(%{_NAME}) = type ([^\n]*)$", re.MULTILINE)
@@ -154,6 +154,18 @@ def split_words(text: str) -> list[str]:
     if not _BRACKETS.search(text):
         return text.split()
     return split_at(text, " ")
+
+
+def split_type(words: list[str]) -> tuple[str, list[str]]:
+    """Return the type at the start of `words`, and the remaining words.
+
+    An address space is part of a pointer type. It precedes ``ptr`` if the words are in reverse order, as for a function's result.
+    """
+    first = 1 if words[0].startswith("addrspace(") else 0
+    attributes = words[first + 1 :]
+    if not first and attributes and attributes[0].startswith("addrspace("):
+        return " ".join(words[:2]), attributes[1:]
+    return (f"ptr {words[0]}" if first else words[0]), attributes
 
 
 def _vector_type(element: Type, count: int, *, is_scalable: bool) -> Type:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from compcache.build.ir_text import Definition
 
 __all__ = [
-    "ADDRESS_OF", "ALIAS", "INITIALIZE", "NAME", "TERMINATE", "WORDS", "Alias", "Constructors", "aliases", "find_constructors",
-    "for_shared_object", "merged_variables", "shared_thread_locals", "symbols_run_by_mapping", "thread_locals", "variable_aliases",
-    "with_addresses", "with_deferred_start", "with_init_arrays", "with_used",
+    "ADDRESS_OF", "ALIAS", "FUNCTION_TYPE", "INITIALIZE", "NAME", "TERMINATE", "WORDS", "Alias", "Constructors", "aliases",
+    "find_constructors", "for_shared_object", "merged_variables", "shared_thread_locals", "symbols_run_by_mapping", "thread_locals",
+    "variable_aliases", "with_addresses", "with_deferred_start", "with_init_arrays", "with_own_variables", "with_used",
 ]  # fmt: skip
 
 #: A reference to a global value.
@@ -41,6 +41,8 @@ _MERGED = re.compile(
 )
 _THREAD_LOCAL = re.compile(rf"^({NAME}) = {WORDS}thread_local\b", re.MULTILINE)
 _MODEL = re.compile(rf"^({NAME} = {WORDS}thread_local)\((?:localexec|initialexec|localdynamic)\)", re.MULTILINE)
+#: A difference of two addresses in an initializer. Only the linker of an image that defines both can compute it.
+_DIFFERENCE = re.compile(rf"\bsub \(i64 ptrtoint \(ptr ({NAME}) to i64\), i64 ptrtoint \(ptr ({NAME}) to i64\)\)")
 #: The flag of code that was compiled for an executable. In such code, thread-local variables have fixed distances.
 _PIE_LEVEL = re.compile(r'(!"PIE Level", i32) [12]\b')
 _LIST = re.compile(r"^@llvm\.global_(ctors|dtors) = appending global [^\n]*$", re.MULTILINE)
@@ -53,6 +55,8 @@ ALIAS = re.compile(
     rf'^({NAME}) = ({WORDS})(alias|ifunc) ((?:[^"\n]|"[^"]*")*?), (?:ptr (?:addrspace\(\d+\) )?(?=@))?((?:@|(?:{_OPERATIONS}) \()[^\n]*)$',
     re.MULTILINE,
 )
+#: The result and the parameters of a function's type. Other types contain a space before a bracket only inside names.
+FUNCTION_TYPE = re.compile(r'((?:[^"\n]|"[^"\n]*")*?) (\([^\n]*\))')
 #: The prefix of functions that return the address of a thread-local variable for the calling thread.
 ADDRESS_OF = "thread_local."
 _ADDRESS = "%compcache.thread_local."
@@ -88,11 +92,11 @@ _HIDING = frozenset(("internal", "private", "hidden"))
 class Alias(NamedTuple):
     """An externally visible alias or ifunc of a function.
 
-    `target` is the aliased function. If `is_ifunc` is true, `target` is the resolver, which chooses the implementation when the image is
-    loaded.
+    `head` is the head of a function ``alias`` with its type. `target` is the aliased function. If `is_ifunc` is true, `target` is the
+    resolver, which chooses the implementation when the image is loaded.
     """
 
-    function_type: str
+    head: str
     is_ifunc: bool
     target: str
 
@@ -130,15 +134,27 @@ def _for_shared_object(line: str) -> str:
     return _MERGED.sub(r"\1 = \2 \4global ", line)
 
 
+def with_own_variables(text: str) -> str:
+    """Return the text of a printed module with its own copies of the merged variables whose distances from others it stores.
+
+    Examples are the counters of inline functions and weak functions for profiles (``-fprofile-instr-generate``).
+    """
+    if "sub (i64 ptrtoint" not in text:
+        return text
+    names = {name for line in lines_from(text, "@") for pair in _DIFFERENCE.findall(line) for name in pair}
+    return _MERGED.sub(lambda match: f"{match[1]} = internal {match[4]}global " if match[1] in names else match[0], text)
+
+
 def aliases(text: str) -> dict[str, Alias]:
     """Return the externally visible aliases and ifuncs of functions in a printed module, by name; {} if it has none."""
     if " alias " not in text and " ifunc " not in text:
         return {}
     visible = {}
     for match in ALIAS.finditer(text):
-        function_type = match[4].strip()
-        if function_type.endswith(")") and not _HIDING.intersection(match[2].split()):
-            visible[referenced_name(match[1])] = Alias(function_type, match[3] == "ifunc", references(match[5])[0])
+        function = FUNCTION_TYPE.fullmatch(match[4])
+        if function and not _HIDING.intersection(match[2].split()):
+            head = f"{function[1]} @alias{function[2]}"
+            visible[referenced_name(match[1])] = Alias(head, match[3] == "ifunc", references(match[5])[0])
     return visible
 
 
@@ -150,8 +166,7 @@ def variable_aliases(text: str) -> frozenset[str]:
     return frozenset([
         referenced_name(match[1])
         for match in ALIAS.finditer(text)
-        # The type of a function ends with a bracket.
-        if match[3] == "alias" and not match[4].strip().endswith(")") and hiding.isdisjoint(match[2].replace("(", " ").split())
+        if match[3] == "alias" and not FUNCTION_TYPE.fullmatch(match[4]) and hiding.isdisjoint(match[2].replace("(", " ").split())
     ])  # fmt: skip
 
 

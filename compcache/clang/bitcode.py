@@ -37,10 +37,9 @@ def read_symbols(code: bytes) -> Symbols:
         """Return the exported, declared and defined symbols. Inline functions are not exports: each module has its own copy."""
         module = codegen.parse(code, context)
         text = str(module)
-        exports = visible_exports(read_values(text), aliases(text))
-        functions, variables = read_values(text)
-        values = [*functions, *variables]
-        inline = {function.name for function in functions if function.linkage.startswith("linkonce")}
+        given = read_values(text)
+        exports, values = visible_exports(given, aliases(text)), [*given.functions, *given.variables]
+        inline = {function.name for function in given.functions if function.linkage.startswith("linkonce")}
         return Symbols(
             tuple([export.symbol for export in exports if not export.link_only and export.symbol not in inline]),
             tuple([value.name for value in values if value.is_declaration]),

@@ -37,7 +37,7 @@ def require_types(session: Session, built: BuiltModule, added: Mapping[str, Mapp
     for name, types in built.used.items():
         if name not in own_names:
             stored = _stored_providers(session, name, type_digest(unite_types(types)))
-            _require_provider(name, types, iter(added[name].values()) if name in added else stored)
+            _require_provider(name, types, iter(added[name].values()) if added.get(name) else stored)
 
 
 def _require_provider(name: str, types: Mapping[str, str], providers: Iterator[Provider]) -> None:

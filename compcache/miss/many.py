@@ -49,6 +49,7 @@ class _Linking(NamedTuple):
         module: the linked module.
         assumed: the symbols that later sources must define, and whether each is a function.
         weak: the source's definitions that give way to those of other sources.
+        overridden: the source's definitions that gave way.
     """
 
     number: int
@@ -57,6 +58,7 @@ class _Linking(NamedTuple):
     module: Future[BuiltModule]
     assumed: dict[str, bool]
     weak: frozenset[str]
+    overridden: frozenset[str]
 
 
 def add_modules(session: Session, sources: Iterable[ModuleSource], *, replace: bool = False) -> tuple[str, ...]:
@@ -82,8 +84,7 @@ class _Addition:
         self._replace = replace
         self._executor = linkers
         self._waiting: list[_Linking] = []
-        self._defined: dict[str, tuple[bool, int]] = {}  # all definitions so far: whether they are weak, and the number of the source
-        self._unavailable: set[str] = set()  # the functions of modules that were compiled and could not be added
+        self._defined: dict[str, dict[int, bool]] = {}  # all definitions so far: the numbers of the sources, and whether they are weak
         self._doubtful: list[tuple[int, ModuleSource, frozenset[str]]] = []  # sources with imports that a later source may define
         self._types: dict[str, dict[int, Provider]] = {}  # the types of the functions that the sources define, by the sources' numbers
         self._count = 0  # the number of sources so far
@@ -103,22 +104,22 @@ class _Addition:
     def complete(self) -> None:
         """Compile outdated sources again, then publish all remaining modules.
 
-        A source is outdated if a later source defines one of its imports or overrides one of its weak definitions. The outdated modules
-        that were published are removed.
+        A source is outdated if a later source defines one of its imports or overrides one of its weak definitions, or if the source that
+        overrides one cannot be added. The outdated modules that were published are removed.
         """
         outdated = {number: source for number, source, unknown in self._doubtful if not unknown.isdisjoint(self._defined)}
-        outdated |= {item.number: item.source for item in self._waiting if any(map(self._overrides(item.number), item.weak))}
-        self._waiting = [item for item in self._waiting if item.number not in outdated]
-        replaced = {module_id for number in outdated for module_id in self._published.pop(number, ())}
-        for number, source in outdated.items():
-            self._compile(number, source)
-        for item in self._waiting:
-            missing = [name for name in item.assumed if name not in self._defined and not self._session.can_import(name)]
-            if missing and (built := self._await_linked(item)) is not None:  # optimization removes calls that never run
-                missing = [name for name in missing if name in built.imports]
-            if missing:
-                functions = [name for name in missing if item.assumed[name]]
-                self._record_failure(item.number, item.source, undefined_symbols_error(missing, functions), item.exported)
+        replaced: set[str] = set()
+        failed = -1
+        while outdated or failed < len(self._failures):
+            failed = len(self._failures)
+            outdated |= {item.number: item.source for item in self._waiting if self._is_outdated(item)}
+            self._waiting = [item for item in self._waiting if item.number not in outdated]
+            replaced.update([module_id for number in outdated for module_id in self._published.pop(number, ())])
+            for number, source in outdated.items():
+                self._compile(number, source)
+            outdated = {item.number: item.source for item in self._waiting if self._is_outdated(item)}
+            if not outdated:
+                self._find_linked(is_last=True)
         self._publish_complete(is_last=True)
         published = {module_id for module_ids in self._published.values() for module_id in module_ids}
         for module_id in replaced - published:
@@ -151,19 +152,28 @@ class _Addition:
             self._record_failure(number, source, error)
             return frozenset()
         module = self._start_linking(translation)
-        self._waiting.append(_Linking(number, source, translation.functions, module, assumed, translation.weak))
-        for name in translation.functions:
-            definition = name in translation.weak, number
-            self._defined[name] = min(definition, self._defined.get(name, definition))
+        _, translated = translation.parts[0]  # these definitions are the same for all targets
+        self._waiting.append(_Linking(number, source, translation.functions, module, assumed, translated.weak, translated.overridden))
+        weak = translated.weak | translated.overridden
+        for name in translation.functions | translated.overridden:
+            self._defined.setdefault(name, {})[number] = name in weak
         return frozenset(unknown.difference(assumed))
 
     def _overrides(self, number: int) -> Callable[[str], bool]:
         """Return a function that returns whether another source overrides a weak definition of a source.
 
-        That is a source with a strong or tentative definition, or an earlier source.
+        That is a source with a strong or tentative definition, or an earlier source. Sources that cannot be added override nothing.
         """
         own = True, number
-        return lambda name: self._defined.get(name, own) < own
+        return lambda name: any(
+            (is_weak, other) < own and other not in self._failures for other, is_weak in self._defined.get(name, {}).items()
+        )
+
+    def _is_outdated(self, item: _Linking) -> bool:
+        """Return whether another definition than before overrides a weak definition of a source that did not fail."""
+        is_overridden = self._overrides(item.number)
+        changed = any(map(is_overridden, item.weak)) or not all(map(is_overridden, item.overridden))
+        return changed and item.number not in self._failures
 
     def _start_linking(self, translation: Translation) -> Future[BuiltModule]:
         """Link a module in another thread, or at once if no thread can be started. Return the future module."""
@@ -190,23 +200,33 @@ class _Addition:
 
     def _publish_complete(self, *, is_last: bool = False) -> None:
         """Publish the linked modules. Unless `is_last` is set, modules that depend on an undefined symbol wait for later sources."""
-        linked = [(item, built) for item in self._waiting if (built := self._await_linked(item)) is not None]
-        for item, built in linked:
-            for name, text in built.defined.items():
-                self._types.setdefault(name, {})[item.number] = Provider(f"source {item.number}", "", text)
-        linked = self._fail_importers_of_unavailable(linked)
+        linked = self._find_linked(is_last=is_last)
         waiting = frozenset[int]() if is_last else self._find_waiting(linked)
         self._waiting = [item for item, _ in linked if item.number in waiting]
         complete = [(item, built) for item, built in linked if item.number not in waiting]
         for start in range(0, len(complete), _BATCH):
             self._publish_batch(complete[start : start + _BATCH])
 
+    def _find_linked(self, *, is_last: bool) -> list[tuple[_Linking, BuiltModule]]:
+        """Return the sources that are linked, with their modules. Record a failure for each source that lacks an import.
+
+        Unless `is_last` is set, later sources may define symbols.
+        """
+        linked = [(item, built) for item in self._waiting if (built := self._await_linked(item)) is not None]
+        for item in self._waiting:
+            for name in item.exported:
+                self._types.get(name, {}).pop(item.number, None)
+        for item, built in linked:
+            for name, text in built.defined.items():
+                self._types.setdefault(name, {})[item.number] = Provider(f"source {item.number}", "", text)
+        return self._fail_importers_of_unavailable(linked, is_last=is_last)
+
     def _find_waiting(self, linked: list[tuple[_Linking, BuiltModule]]) -> frozenset[int]:
         """Return the positions of the sources that must wait, and of their importers.
 
         A source must wait if it lacks a symbol, or if a later source may override one of its functions.
         """
-        waiting = {item.number: item.exported for item, _ in linked if item.weak or item.assumed.keys() - self._defined}
+        waiting = {item.number: item.exported for item, _ in linked if item.weak | item.overridden or item.assumed.keys() - self._defined}
         while True:
             exported = frozenset[str]().union(*waiting.values())
             importers = {
@@ -246,34 +266,39 @@ class _Addition:
             built = item.module.result()
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the other sources are added
             reraise_interrupt(error)
-            self._record_failure(item.number, item.source, error, item.exported)
+            self._record_failure(item.number, item.source, error)
             return None
-        self._unavailable -= item.exported
         return built
 
-    def _fail_importers_of_unavailable(self, linked: list[tuple[_Linking, BuiltModule]]) -> list[tuple[_Linking, BuiltModule]]:
+    def _fail_importers_of_unavailable(
+        self, linked: list[tuple[_Linking, BuiltModule]], *, is_last: bool
+    ) -> list[tuple[_Linking, BuiltModule]]:
         """Record a failure for each module with an import that is not available. Return the other modules."""
         complete = []
         for item, built in linked:
             try:
-                self._require_imports(item, built)
+                self._require_imports(item, built, is_last=is_last)
                 require_types(self._session, built, self._types)
             except (UndefinedSymbolError, SignatureMismatchError) as error:
-                self._record_failure(item.number, item.source, error, item.exported)
+                self._record_failure(item.number, item.source, error)
             else:
                 complete.append((item, built))
-        return complete if len(complete) == len(linked) else self._fail_importers_of_unavailable(complete)
+        return complete if len(complete) == len(linked) else self._fail_importers_of_unavailable(complete, is_last=is_last)
 
-    def _require_imports(self, item: _Linking, built: BuiltModule) -> None:
-        """Check that the imports of a module are not from a module that could not be added.
+    def _require_imports(self, item: _Linking, built: BuiltModule, *, is_last: bool) -> None:
+        """Check that the imports of a module are not from a module that could not be added, and if `is_last` is set, that they are defined.
 
-        Raise `UndefinedSymbolError` if an import is not available any more.
+        Raise `UndefinedSymbolError` if an import is not available.
         """
-        if self._unavailable.isdisjoint(built.imports):
-            return
-        may_come_later = read_requests(item.source).imports.values()
-        missing = [name for name in built.imports if name in self._unavailable and name not in may_come_later]
-        missing = [name for name in missing if not self._session.has(name)]
+        missing = [name for name in item.assumed if is_last and name not in self._defined and not self._session.can_import(name)]
+        missing = [name for name in missing if name in built.imports]  # optimization removes calls that never run
+        if missing:
+            raise undefined_symbols_error(missing, [name for name in missing if item.assumed[name]])
+        failed = self._failures.keys()
+        missing = [name for name in built.imports if failed and name in self._defined and failed >= self._defined[name].keys()]
+        if missing:
+            may_come_later = read_requests(item.source).imports.values()
+            missing = [name for name in missing if name not in may_come_later and not self._session.has(name)]
         if missing:
             raise UndefinedSymbolError(
                 f"the module imports {', '.join(map(repr, missing))}, whose source could not be added: correct that source first",
@@ -288,11 +313,10 @@ class _Addition:
         module_ids = publish_built(self._session, [built for _, built in linked], look_ups=look_ups)
         self._published |= {item.number: ids for (item, _), ids in zip(linked, module_ids, strict=True)}
 
-    def _record_failure(self, number: int, source: ModuleSource, error: Exception, exported: Iterable[str] = ()) -> None:
-        """Record that a source could not be added. `exported` are functions that other sources may import."""
+    def _record_failure(self, number: int, source: ModuleSource, error: Exception) -> None:
+        """Record that a source could not be added."""
         self._failures[number] = error
         self._failed_sources[number] = source
-        self._unavailable.update(exported)
 
     def module_ids(self) -> tuple[str, ...]:
         """Return the module_ids of all sources. Raise `ModulesNotAddedError` if some sources failed."""

@@ -96,7 +96,8 @@ class Translated(NamedTuple):
     contents: Mapping[str, bytes]  # digests of the content of symbols (compcache.content.functions)
     seconds: float = 0.0
     beside_code: bytes = b""  # a digest of the inputs that affect the functions and are not in the code
-    weak: frozenset[str] = frozenset()  # functions that definitions of other sources may override
+    weak: frozenset[str] = frozenset()  # definitions that those of other sources may override
+    overridden: frozenset[str] = frozenset()  # definitions that are declarations, because others override them
     types: LinkTypes = LinkTypes({}, {})
     makers: str = ""  # the makers of the given code (compcache.formats.makers)
 

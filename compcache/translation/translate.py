@@ -77,7 +77,7 @@ def translate(context: Any, request: Request) -> Translated:
     if request.members:
         return _translate_group(context, request)
     module, (printed, values, data) = _read_source(context, request)
-    rewritten = _rewrite(printed, values, request)
+    rewritten = pic.with_own_variables(_rewrite(printed, values, request))
     weak = weak_definitions(rewritten) if request.exports is None else frozenset()
     overridden = frozenset(filter(request.is_overridden, weak))
     if overridden:
@@ -88,7 +88,7 @@ def translate(context: Any, request: Request) -> Translated:
     with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level, rewritten) as target:
         digests = partial(symbol_digests, printed, data.values())
         translated = _compile_module(context, module, _CheckedModule(rewritten, values, data), request, target, digests)
-    return translated._replace(weak=weak - overridden, beside_code=request.beside_code)
+    return translated._replace(weak=weak - overridden, overridden=overridden, beside_code=request.beside_code)
 
 
 def translate_member(context: Any, request: Request, label: str) -> Member:
@@ -98,7 +98,7 @@ def translate_member(context: Any, request: Request, label: str) -> Member:
     """
     module, (printed, values, data) = _read_source(context, request, f"{label}.")
     rewritten = _rewrite(printed, values, request)
-    rewritten = with_bodies_for_aliases(rewritten, lambda name: str(module.get_function(name).global_value_type))
+    rewritten = with_bodies_for_aliases(rewritten)
     if rewritten is not printed:
         module = codegen.parse(rewritten, context)
     copied = {value.name for value in (*values.functions, *values.variables) if value.linkage == "available_externally"}

@@ -17,7 +17,7 @@ from helpers import FreshProcessError, adder, caller, module_file, require_equal
 from mock_directory import FaultyFiles, cache_on
 
 import compcache
-from compcache import Cache, CompileError, ModuleSource, StorageError, UndefinedSymbolError
+from compcache import Cache, CompileError, ModuleSource, StorageError, UndefinedSymbolError, linker
 from compcache.build import codegen
 from compcache.images.linkers.find import find_linker
 from compcache.miss import many, publication
@@ -626,7 +626,8 @@ def test_labels_and_aliases_of_an_overridden_definition_are_those_of_its_own_bod
 def test_of_several_weak_variables_that_of_the_first_source_counts(cache: Cache, kind: str, order: int) -> None:
     read = "define i64 @{}() {{\n  %v = load i64, ptr @level\n  ret i64 %v\n}}\n"
     declared = f"@level = {kind.replace('weak_odr', 'external').replace('weak', 'external')} i64\n"
-    texts = [f"@level = {kind} i64 {number}\n{read.format(f'user{number}')}" for number in range(4)]
+    section = ', section "my comdat"' if "constant" in kind else ""
+    texts = [f"@level = {kind} i64 {number}{section}\n{read.format(f'user{number}')}" for number in range(4)]
     cache.add_modules(map(ModuleSource, [*texts[::order], declared + read.format("reader")]))
     held = [cache.get_target(name) for name in ("reader", "user0", "user1", "user2", "user3")]
     assert [target() for target in held] == [{1: 0, -1: 3}[order]] * 5
@@ -661,3 +662,123 @@ def test_a_source_whose_functions_are_all_overridden_is_added(cache: Cache, orde
 
 def weak(name: str, number: int) -> str:
     return adder(name, number).replace("define ", "define weak ")
+
+
+UNUSUAL = r"""
+%"pair (@" = type { i64, i64 }
+%0 = type { i64, i64 }
+$inline = comdat any
+@text = constant [25 x i8] c"x blockaddress(@made, %y)"
+@table = constant [1 x ptr] [ptr blockaddress(@made, %here)]
+@body = internal global %"pair (@" { i64 7, i64 8 }
+@pair = weak alias %"pair (@", ptr @body
+@place = weak global ptr addrspace(1) inttoptr (i64 4 to ptr addrspace(1))
+@place_alias = alias ptr addrspace(1), ptr @place
+@own = internal thread_local global i64 6
+@level = weak thread_local alias i64, ptr @own
+@made_alias = alias %"pair (@" (%0), ptr @made
+define weak %"pair (@" @made(%0 %x) {
+  br label %here
+here:
+  ret %"pair (@" { i64 1, i64 2 }
+}
+define weak i64 @inline() section ".text.a comdat" comdat {
+  ret i64 3
+}
+define i64 @ask(i64 %x) {
+  %a = call %"pair (@" @made(%0 zeroinitializer)
+  %b = extractvalue %"pair (@" %a, 1
+  ret i64 %b
+}
+define i64 @ask_alias(i64 %x) {
+  %a = call %"pair (@" @made_alias(%0 zeroinitializer)
+  %b = extractvalue %"pair (@" %a, 1
+  ret i64 %b
+}
+define i64 @ask_pair(i64 %x) {
+  %r = load i64, ptr @pair
+  ret i64 %r
+}
+define i64 @ask_place(i64 %x) {
+  %a = load i64, ptr @place
+  %b = load i64, ptr @place_alias
+  %m = mul i64 %a, 10
+  %r = add i64 %m, %b
+  ret i64 %r
+}
+define i64 @ask_level(i64 %x) {
+  %p = call ptr @llvm.threadlocal.address.p0(ptr @level)
+  %r = load i64, ptr %p
+  ret i64 %r
+}
+define i64 @ask_inline(i64 %x) {
+  %r = call i64 @inline()
+  ret i64 %r
+}
+declare ptr @llvm.threadlocal.address.p0(ptr)
+"""
+OVERRIDING = """
+%pair = type { i64, i64 }
+@pair = global %pair { i64 70, i64 80 }
+@place = global ptr addrspace(1) inttoptr (i64 40 to ptr addrspace(1))
+@level = thread_local global i64 60
+define %pair @made(%pair %x) {
+  ret %pair { i64 10, i64 20 }
+}
+define i64 @inline() {
+  ret i64 30
+}
+"""
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("group", [None, "group"])
+def test_weak_definitions_are_overridden_whatever_their_names_and_types(cache: Cache, group: str | None, order: int) -> None:
+    """Types that are named with brackets, or by numbers; strings that look like labels; inline functions with the attribute `weak`."""
+    cache.add_modules(map(ModuleSource, [UNUSUAL, OVERRIDING][::order]), group)
+    held = [cache.get_target(name) for name in ("ask", "ask_alias", "ask_pair", "ask_place", "ask_level", "ask_inline")]
+    assert [target(1) for target in held] == [20, 2, 70, 404, 60, 30]
+
+
+@pytest.mark.parametrize("linkage", ["weak ", ""])
+@pytest.mark.parametrize("fault", [caller("broken", "absent"), caller("broken", "number"), CONSTRUCTOR])
+def test_a_source_that_cannot_be_added_overrides_nothing(cache: Cache, fault: str, linkage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever that is noticed: its symbol is missing, its import has another type, or it cannot be linked."""
+    link = linker.link_module
+
+    def link_module(translation: Any) -> Any:
+        """Link a module, unless it is the faulty one."""
+        if "needs_a_linker" in translation.functions:
+            raise compcache.LinkError("the linker failed")
+        return link(translation)
+
+    monkeypatch.setattr("compcache.miss.many.link_module", link_module)
+    faulty = adder("hook", 100).replace("define ", f"define {linkage}") + adder("also", 1) + fault
+    number = "@number = global i64 4\n"
+    users = [weak("hook", place) + caller(f"user{place}", "hook").partition("\n")[2] for place in (1, 2)]
+    given = [faulty, *users, caller("user3", "hook") + number, caller("user4", "also")]
+    with pytest.raises(compcache.ModulesNotAddedError) as caught:
+        cache.add_modules(map(ModuleSource, given))
+    assert sorted(caught.value.failures) == [0, 4]
+    assert [cache.get_target(name)(1) for name in ("hook", "user1", "user2", "user3")] == [2, 2, 2, 2]
+
+
+def test_counters_whose_distances_are_stored_are_those_of_each_module(cache: Cache) -> None:
+    """`-fprofile-instr-generate` stores the distance from a function's record to its counter, both of which linkers merge by name."""
+    text = """
+$count = comdat any
+@count = weak hidden global [1 x i64] zeroinitializer, comdat, align 8
+@record = internal constant {{ i64 }} {{ i64 sub (i64 ptrtoint (ptr @count to i64), i64 ptrtoint (ptr @record to i64)) }}, comdat($count)
+@llvm.compiler.used = appending global [1 x ptr] [ptr @record], section "llvm.metadata"
+define i64 @{}(i64 %x) {{
+  %p = load volatile i64, ptr @record
+  %q = add i64 %p, ptrtoint (ptr @record to i64)
+  %r = inttoptr i64 %q to ptr
+  %v = atomicrmw add ptr %r, i64 1 seq_cst
+  %w = load volatile i64, ptr @count
+  ret i64 %w
+}}
+"""
+    cache.add_modules([ModuleSource(text.format(name)) for name in ("first", "second")])
+    held = [cache.get_target(name) for name in ("first", "first", "second")]
+    assert [target(0) for target in held] == [1, 2, 1]
