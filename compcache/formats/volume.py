@@ -117,21 +117,23 @@ class Volume:
     def _read_removed(self) -> bytes:
         """Return the content of the list of removed modules. It is read again if it has changed.
 
-        An unreadable list, or a list of a user whose files are not used, is treated as empty.
+        A list of a user whose files are not used is treated as empty, and a missing list if the volume is used without it.
 
-        Raise `FileNotFoundError` if the list is missing, and the volume is not used without it.
+        Raise `OSError` if the list cannot be read, because a module that it contains must not come back.
         """
         path = f"{self._directory}/{self.gone_name}"
         try:
             status = self._files.stat(path)
+            if self._owners is not None and file_ops.writer(status) not in self._owners:
+                return b""
             if (status.st_ino, status.st_size) != self._gone_state:
                 self._gone = file_ops.read_file(self._files, path, _LARGEST_LIST, owners=self._owners)
                 self._gone_state = status.st_ino, status.st_size
-        except OSError as error:
+        except FileNotFoundError as error:
             reraise_interrupt(error)
-            if self.needs_list and isinstance(error, FileNotFoundError):
+            if self.needs_list:
                 raise
-            return b""  # no user whose files are used has removed a module
+            return b""
         return self._gone
 
     def find(self, module_id: bytes) -> bytes | None:

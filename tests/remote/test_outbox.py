@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from helpers import flip_byte
@@ -42,4 +42,16 @@ def test_a_damaged_upload_is_refused(tmp_path: Path, at: int) -> None:
     (path,) = tmp_path.iterdir()
     flip_byte(path, at)
     with pytest.raises(FormatError):
+        outbox.read(path.name)
+
+
+@pytest.mark.parametrize("field", range(len(Upload._fields)))
+def test_an_upload_with_a_field_of_another_type_is_refused(tmp_path: Path, field: int) -> None:
+    """Uploads of other programs, and of other versions that have kept the version of the format."""
+    fields: list[Any] = ["ccr3/m/1", b"module", [("key", b"card")], 0.5, False, False]
+    fields[field] = None
+    outbox = Outbox(str(tmp_path))
+    outbox.put(Upload(*fields))
+    (path,) = tmp_path.iterdir()
+    with pytest.raises(FormatError, match="malformed"):
         outbox.read(path.name)
