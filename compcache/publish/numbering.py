@@ -49,7 +49,7 @@ def assign_numbers(store: Store, groups: Sequence[Group], noted: Noted, look_ups
 
     Raise `StorageError` if the index cannot be listed: it may be missing, and is then rebuilt before anything is added to it.
     """
-    if look_ups is None:
+    if look_ups is None or not (store.index.segments or store.index.checked):
         Store.renew_index(store)  # not the indexes of its layers; without its own index no number would be known
         look_ups = {}
     if store.index.problem and not store.index.segments:

@@ -65,10 +65,10 @@ def add_newer_without_index(cache: Cache) -> dict[str, int]:
 
 #: What is done while a file cannot be read. The result has the answers that are right afterwards. They are possible if an addition fails.
 OPERATIONS: dict[str, Callable[[Cache], dict[str, int] | None]] = {
-    "look up": lambda _: None,
-    "look up without an index": without_index,
+    "look-up": lambda _: None,
+    "look-up-without-index": without_index,
     "add": add_newer,
-    "add without an index": add_newer_without_index,
+    "add-without-index": add_newer_without_index,
     "compact": lambda cache: (cache.compact(grace=0), None)[1],
     "prune": lambda cache: (cache.prune(PrunePolicy(max_modules=3)), None)[1],
     "repair": lambda cache: (cache.check(repair=True), None)[1],
@@ -122,7 +122,7 @@ def attempt(place: Path, do: Callable[[Cache], dict[str, int] | None], concerns:
 
 @pytest.mark.fault
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("number", NUMBERS, ids=os.strerror)
+@pytest.mark.parametrize("number", NUMBERS, ids=errno.errorcode.get)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_each_kind_of_file_cannot_be_read(filled: Path, tmp_path: Path, name: str, number: int) -> None:
     found = []
@@ -134,3 +134,19 @@ def test_each_kind_of_file_cannot_be_read(filled: Path, tmp_path: Path, name: st
             found += [f"{kind}: {problem}" for problem in problems]
             shutil.rmtree(place)
     assert not found
+
+
+def test_nothing_is_added_to_an_index_that_may_be_missing(filled: Path, tmp_path: Path) -> None:
+    """It would count as complete. The directory of the index is listed once before an addition is numbered."""
+    place = shutil.copytree(filled, tmp_path / "cache")
+    failed: list[int] = []
+
+    def is_first_listing(operation: Operation) -> bool:
+        if operation.path == "index-v1" and not failed:
+            failed.append(operation.number)
+        return failed == [operation.number]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert attempt(place, OPERATIONS["add-without-index"], is_first_listing, errno.EIO) == []
+    assert failed
