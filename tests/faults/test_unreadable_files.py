@@ -74,6 +74,8 @@ OPERATIONS: dict[str, Callable[[Cache], dict[str, int] | None]] = {
     "repair": lambda cache: (cache.check(repair=True), None)[1],
     "export": lambda cache: (cache.export(["kept", "newer"], f"{cache.path}.ccb"), None)[1],
 }
+#: The cases that CI runs: each has found what the others find.
+QUICK = (("look-up", errno.EMFILE), ("look-up-without-index", errno.EIO), ("add-without-index", errno.EIO))
 
 
 def answers_of(cache: Cache) -> dict[str, Any]:
@@ -120,10 +122,16 @@ def attempt(place: Path, do: Callable[[Cache], dict[str, int] | None], concerns:
     return found
 
 
-@pytest.mark.fault
+@pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("number", NUMBERS, ids=errno.errorcode.get)
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        pytest.param(name, number, marks=() if (name, number) in QUICK else pytest.mark.fault, id=f"{name}-{errno.errorcode[number]}")
+        for name in OPERATIONS
+        for number in NUMBERS
+    ],
+)
 def test_each_kind_of_file_cannot_be_read(filled: Path, tmp_path: Path, name: str, number: int) -> None:
     found = []
     with warnings.catch_warnings():
@@ -136,17 +144,18 @@ def test_each_kind_of_file_cannot_be_read(filled: Path, tmp_path: Path, name: st
     assert not found
 
 
-def test_nothing_is_added_to_an_index_that_may_be_missing(filled: Path, tmp_path: Path) -> None:
-    """It would count as complete. The directory of the index is listed once before an addition is numbered."""
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_nothing_is_added_to_an_index_that_may_be_missing(filled: Path, tmp_path: Path, failures: int) -> None:
+    """It would count as complete. The directory of the index is listed more than once before an addition is numbered."""
     place = shutil.copytree(filled, tmp_path / "cache")
     failed: list[int] = []
 
-    def is_first_listing(operation: Operation) -> bool:
-        if operation.path == "index-v1" and not failed:
+    def is_early_listing(operation: Operation) -> bool:
+        if operation.path == "index-v1" and len(failed) < failures:
             failed.append(operation.number)
-        return failed == [operation.number]
+        return operation.number in failed
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert attempt(place, OPERATIONS["add-without-index"], is_first_listing, errno.EIO) == []
-    assert failed
+        assert attempt(place, OPERATIONS["add-without-index"], is_early_listing, errno.EIO) == []
+    assert len(failed) == failures
