@@ -93,7 +93,7 @@ class Volume:
             return file_ops.read_at(self._files, self._opened, offset, size)
         except OSError as error:
             reraise_interrupt(error)
-            raise OSError(error.errno, f"{error.strerror} in {self._directory}/{self.name}") from error
+            raise _named_error(error, f"{self._directory}/{self.name}") from error
 
     def _require_trusted_file(self) -> None:
         """Raise `FormatError` if other users can write to the file, or it is not a regular file."""
@@ -134,6 +134,9 @@ class Volume:
             if self.needs_list:
                 raise
             return b""
+        except OSError as error:
+            reraise_interrupt(error)
+            raise _named_error(error, path) from error
         return self._gone
 
     def find(self, module_id: bytes) -> bytes | None:
@@ -167,6 +170,11 @@ class Volume:
         """
         content: tuple[bytes, bytes] = runtime.unpack_member(self._read, self._dictionary, member)
         return content
+
+
+def _named_error(error: OSError, path: str) -> OSError:
+    """Return an error whose text names the file that could not be read."""
+    return OSError(error.errno, f"{error.strerror or error} in {path}")
 
 
 def _decode_removed(data: bytes) -> Iterator[bytes]:
