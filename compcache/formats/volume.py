@@ -93,7 +93,7 @@ class Volume:
             return file_ops.read_at(self._files, self._opened, offset, size)
         except OSError as error:
             reraise_interrupt(error)
-            raise OSError(error.errno, f"{error.strerror} in {self._directory}/{self.name}") from error
+            raise _named_error(error, f"{self._directory}/{self.name}") from error
 
     def _require_trusted_file(self) -> None:
         """Raise `FormatError` if other users can write to the file, or it is not a regular file."""
@@ -117,21 +117,26 @@ class Volume:
     def _read_removed(self) -> bytes:
         """Return the content of the list of removed modules. It is read again if it has changed.
 
-        An unreadable list, or a list of a user whose files are not used, is treated as empty.
+        A list of a user whose files are not used is treated as empty, and a missing list if the volume is used without it.
 
-        Raise `FileNotFoundError` if the list is missing, and the volume is not used without it.
+        Raise `OSError` if the list cannot be read, because a module that it contains must not come back.
         """
         path = f"{self._directory}/{self.gone_name}"
         try:
             status = self._files.stat(path)
+            if self._owners is not None and file_ops.writer(status) not in self._owners:
+                return b""
             if (status.st_ino, status.st_size) != self._gone_state:
                 self._gone = file_ops.read_file(self._files, path, _LARGEST_LIST, owners=self._owners)
                 self._gone_state = status.st_ino, status.st_size
+        except FileNotFoundError as error:
+            reraise_interrupt(error)
+            if self.needs_list:
+                raise
+            return b""
         except OSError as error:
             reraise_interrupt(error)
-            if self.needs_list and isinstance(error, FileNotFoundError):
-                raise
-            return b""  # no user whose files are used has removed a module
+            raise _named_error(error, path) from error
         return self._gone
 
     def find(self, module_id: bytes) -> bytes | None:
@@ -165,6 +170,11 @@ class Volume:
         """
         content: tuple[bytes, bytes] = runtime.unpack_member(self._read, self._dictionary, member)
         return content
+
+
+def _named_error(error: OSError, path: str) -> OSError:
+    """Return an error whose text names the file that could not be read."""
+    return OSError(error.errno, f"{error.strerror or error} in {path}")
 
 
 def _decode_removed(data: bytes) -> Iterator[bytes]:

@@ -192,7 +192,8 @@ class Loader(PlainLoader):
         if closure is not None and module is not None:
             from compcache.hit.closures.linked import LinkedClosures
 
-            linked = LinkedClosures(self, (Choice, Source))
+            with hit._lock:
+                linked = LinkedClosures(self, (Choice, Source))
             linked.inherit(store, closure, module)
             self.linked = self.linked or linked
 

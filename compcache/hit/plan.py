@@ -15,6 +15,7 @@ from compcache.errors import (
     SignatureMismatchError,
     UndefinedSymbolError,
 )
+from compcache.files import UNUSABLE
 from compcache.formats import host
 from compcache.formats.manifest import LINK_ONLY, MAPPED_IN_PLACE, NO_ENTRY, SUSPECT, VARIABLE, WEAK
 from compcache.hit.needs import read_needs, read_records
@@ -84,9 +85,10 @@ class _Node:
         has_unfit_definition: whether the dependents do not fit a definition of a variable, which weak definitions must not replace.
     """
 
-    __slots__ = ("candidates", "choice", "dependents", "error", "has_unfit_definition", "uses")
+    __slots__ = ("_is_ordered", "candidates", "choice", "dependents", "error", "has_unfit_definition", "uses")
 
-    def __init__(self, candidates: Iterator[tuple[bytes, int]]) -> None:
+    def __init__(self, name: str, candidates: Iterator[tuple[bytes, int]]) -> None:
+        self._is_ordered = is_ordered(name)
         self.candidates = candidates
         self.choice: Choice | None = None
         self.dependents: dict[str, None] = {}
@@ -95,9 +97,14 @@ class _Node:
         self.has_unfit_definition = False
 
     def keep_error(self, error: Exception) -> None:
-        """Keep the first error, without its traceback, whose frames refer to the plan and to all objects of their callers."""
+        """Keep the first error, without its traceback, whose frames refer to the plan and to all objects of their callers.
+
+        If the newest code of a plain name cannot be read at the moment, older code does not replace it.
+        """
         if self.error is None:
             self.error = error.with_traceback(None)
+        if self._is_ordered and _may_pass(error):
+            self.candidates = iter(())
 
 
 class Plan:
@@ -130,7 +137,7 @@ class Plan:
         self._is_called = is_called
         self._sources = sources
         self._opened = opened
-        self._nodes: dict[str, _Node] = {root: _Node(candidates)}
+        self._nodes: dict[str, _Node] = {root: _Node(root, candidates)}
         if error is not None:
             self._nodes[root].keep_error(error)
         self._pending: dict[str, None] = {root: None}  # an ordered set, because many imports are searched in it
@@ -266,7 +273,7 @@ class Plan:
         for _, imported, _, expected in choice.imports:
             import_node = nodes.get(imported)
             if import_node is None:
-                import_node = nodes[imported] = _Node(self._candidates(imported))
+                import_node = nodes[imported] = _Node(imported, self._candidates(imported))
                 import_node.uses[expected[:_DIGEST]] = choice, expected
                 pending[imported] = None
             elif expected[:_DIGEST] not in import_node.uses:
@@ -324,7 +331,7 @@ class Plan:
         node = self._nodes[name]
         node.uses.pop(use, None)
         key = self._split_nodes[name, use] = f"{name}{_SPLIT_MARK}{len(self._split_nodes)}"
-        new_node = self._nodes[key] = _Node(self._candidates(name))
+        new_node = self._nodes[key] = _Node(name, self._candidates(name))
         new_node.uses[use] = user, expected
         new_node.dependents.update(node.dependents)
         self._pending[key] = None
@@ -520,6 +527,14 @@ def _mismatch_error(choice: Choice, user: Choice, defined: str, expected: str) -
         func_name=choice.record.name,
         module_id=choice.module_id.hex(),
     )
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Return whether an error comes from a failure of the system that another attempt may not meet."""
+    cause: BaseException | None = error
+    while cause is not None and getattr(cause, "errno", None) is None:
+        cause = cause.__cause__
+    return isinstance(cause, OSError) and cause.errno not in UNUSABLE
 
 
 def _may_have_more(node: _Node) -> bool:

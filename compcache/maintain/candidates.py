@@ -243,9 +243,8 @@ class Chooser:
 
     def _add_requirement(self, pack: _Pack, required: bytes) -> None:
         """Add a module that an unlisted pack requires, if the module exists."""
-        for status in statuses_of(self._store, [required]).values():
-            last_use = self._uses.of([required]).last_uses().get(required, 0.0)
-            pack.add_requirement(status.modified, max(last_use, self._part_uses.get(required, 0.0)), protected=required in self._spare)
+        for entry in self._read_entries([required]).values():
+            pack.add_requirement(entry.created, entry.used, protected=entry.pinned)
 
     def _entries_of(
         self, present: Mapping[bytes, FileStatus], rows: Mapping[bytes, Row], last_uses: Mapping[bytes, float]

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from compcache.publish.module_rows import Row
 
 __all__ = [
-    "IndexCollector", "describe_from_records", "read_from_the_end", "read_functions", "read_indexed_names", "read_order", "rebuild_index",
+    "IndexCollector", "describe_from_records", "mark_unfinished", "read_from_the_end", "read_functions", "read_indexed_names", "read_order",
+    "rebuild_index",
 ]  # fmt: skip
 
 _NO_STAMP = Stamp(0, 0, 0, 0)
@@ -99,6 +100,12 @@ def _open_intact(store: Store, module_id: bytes) -> ModuleFile | None:
     return None
 
 
+def mark_unfinished(store: Store) -> None:
+    """Record that the index is incomplete until it is rebuilt. Raise `OSError` if the mark cannot be written."""
+    publish(store.files, store.temporary, store.path(PARTS, MARK), [], sync=False)
+    store.index.refresh()
+
+
 def rebuild_index(store: Store) -> int:
     """Replace the index with a new index built from the module files, and return the number of indexed modules.
 
@@ -110,7 +117,7 @@ def rebuild_index(store: Store) -> int:
         FormatError: a part was damaged during the rebuild. Only damaged segments were removed.
     """
     index = store.index
-    publish(store.files, store.temporary, store.path(PARTS, MARK), [], sync=False)
+    mark_unfinished(store)
     replaced = readable_segments(index)
     index_merge.remove_damaged(index)
     known_names = known_parts(store)

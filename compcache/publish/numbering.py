@@ -13,6 +13,7 @@ import os
 from typing import TYPE_CHECKING
 
 from compcache.directory.places import NUMBERS
+from compcache.errors import StorageError
 from compcache.files import FILE_MODE
 from compcache.formats.entry import PACK_FLAG
 from compcache.formats.graph import decode_notes
@@ -45,10 +46,14 @@ def assign_numbers(store: Store, groups: Sequence[Group], noted: Noted, look_ups
     """Return the new number of each addition, or None for an addition whose modules keep their numbers.
 
     `look_ups` has look-ups that were made since the index was refreshed; None refreshes it (`renew_index`). Missing names are looked up.
+
+    Raise `StorageError` if the index cannot be listed: it may be missing, and is then rebuilt before anything is added to it.
     """
-    if look_ups is None:
+    if look_ups is None or not (store.index.segments or store.index.checked):
         Store.renew_index(store)  # not the indexes of its layers; without its own index no number would be known
         look_ups = {}
+    if store.index.problem and not store.index.segments:
+        raise StorageError(f"the index cannot be listed: {store.index.problem}", path=store.index.directory)
     following = _greatest_recorded(store, noted, greatest_number(store.index)) + 1 + (_UNSEEN if store.index.unfinished else 0)
     numbers: list[int | None] = []
     renumbered: set[str] = set()  # names in this call; the index does not have the new numbers yet

@@ -16,12 +16,13 @@ from compcache.publish.writer import keep_in_memory, publication_of, publish_mod
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    from compcache.formats.built_module import BuiltModule
     from compcache.hit.loader import LoadedModule, Loader
     from compcache.hit.target import TargetContext, TypedCallTarget
     from compcache.publish.writer import Publication
     from compcache.store import Store
 
-__all__ = ["ensure_held", "ensure_stored", "restore_providers"]
+__all__ = ["ensure_held", "ensure_stored", "restore_providers", "store_again"]
 
 
 def ensure_stored(store: Store, loader: Loader, target: TypedCallTarget) -> bool:
@@ -50,7 +51,7 @@ def ensure_stored(store: Store, loader: Loader, target: TypedCallTarget) -> bool
             return False
     for publication in publications.values():
         if publication is not None:
-            _store_again(store, publication)
+            store_again(store, publication)
     return True
 
 
@@ -59,7 +60,7 @@ def restore_providers(store: Store, modules: Iterable[LoadedModule], names: Coll
     for module in modules:
         publication = _read_publication(store, module) if not store.exists(module.module_id) else None
         if publication is not None and any(name in names for name, *_ in publication.indexed):
-            _store_again(store, publication)
+            store_again(store, publication)
 
 
 def ensure_held(store: Store, target: TypedCallTarget) -> bool:
@@ -100,10 +101,10 @@ def _read_publication(store: Store, module: LoadedModule) -> Publication | None:
         return None
 
 
-def _store_again(store: Store, publication: Publication) -> None:
-    """Store a lost module again. If that fails, keep it in memory for this process."""
+def store_again(store: Store, publication: BuiltModule | Publication, *, sign: bool = False) -> None:
+    """Store a lost module again, signed if `sign` is set. If that fails, keep it in memory for this process."""
     try:
-        publish_modules(store, [publication], sign=False)
+        publish_modules(store, [publication], sign=sign)
     except StorageError:
         keep_in_memory(store, publication)
         return

@@ -19,7 +19,7 @@ from compcache.formats.records import decode_module
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import is_settled
-from compcache.publish.index_rebuild import describe_from_records, rebuild_index
+from compcache.publish.index_rebuild import describe_from_records, mark_unfinished, rebuild_index
 from compcache.publish.locks import wait_lock
 from compcache.publish.quarantine import quarantine, reject_file, warn_once
 from compcache.warning import warn
@@ -265,6 +265,8 @@ def recover_index(store: Store) -> None:
             store.index.refresh()
     except (OSError, FormatError) as error:
         reraise_interrupt(error)
+        with suppress(OSError):  # otherwise, an index of later additions would count as complete
+            mark_unfinished(store)
         action = "until it is rebuilt, functions are compiled again; 'compcache check' shows the problems"
         warn(f"cannot rebuild the index of {store.root}: {error}; {action}")
 

@@ -391,7 +391,8 @@ class RemoteStore:
             dropped = sum([boxes[position].put(upload) for position in self.settings.writable])
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
-            self.report_failure(f"module {module_id.hex()} could not be queued for upload: {error}")
+            self.count("remote_errors")  # of this host: the stores may be in order
+            self._warn_once(f"cannot be sent module {module_id.hex()}: {error}")
             return False
         if dropped:
             self.count("remote_dropped", dropped)
@@ -566,10 +567,14 @@ class RemoteStore:
         with suppress(OSError):
             for breaker in self.breakers():
                 breaker.record_failure()
-        if problem and not self._has_warned:
+        if problem:
+            self._warn_once(f"{'is' if len(self.settings.each) == 1 else 'are'} not used: {problem}")
+
+    def _warn_once(self, problem: str) -> None:
+        """Warn, once per cache, about a problem with the stores. `problem` continues a sentence whose subject is the stores."""
+        if not self._has_warned:
             self._has_warned = True
-            is_one = len(self.settings.each) == 1
-            warn(f"the remote {'store' if is_one else 'stores'} {self.settings.shown} {'is' if is_one else 'are'} not used: {problem}")
+            warn(f"the remote {'store' if len(self.settings.each) == 1 else 'stores'} {self.settings.shown} {problem}")
 
 
 def _platform_part(manifest: WholeManifest) -> str:

@@ -26,6 +26,7 @@ _MAGIC = b"CCUPLD3\0"
 #: Includes the version of the format. A file of another version waits for a helper of that version, or is dropped as the oldest.
 _ENDING = ".upload3"
 _STORED = "-stored"
+_TYPES = {"key": str, "module": bytes, "seconds": float, "always": bool, "replaces": bool}
 
 
 class Upload(NamedTuple):
@@ -112,7 +113,7 @@ class Outbox:
         with as_format_error(f"the upload {name} is malformed"):
             key, module, cards, seconds, always, replaces = unpack(content)
             upload = Upload(key, module, [(card_key, card) for card_key, card in cards], seconds, always, replaces)
-        fields = [("key", key, str), ("module", module, bytes), ("seconds", seconds, float), ("always", always, bool)]
+        fields = [(name, getattr(upload, name), expected) for name, expected in _TYPES.items()]
         fields += [row for card_key, card in upload.cards for row in (("a card's key", card_key, str), ("a card", card, bytes))]
         for field, value, expected in fields:
             if not isinstance(value, expected):

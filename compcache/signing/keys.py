@@ -55,10 +55,14 @@ class PublicKey(NamedTuple):
 
 
 class SecretKey(NamedTuple):
-    """A named key that makes signatures. Its text, ``name:base64``, contains the secret; its `repr` does not. The text needs PyNaCl."""
+    """A named key that makes signatures. Its text, ``name:base64``, contains the secret; its `repr` does not. The text needs PyNaCl.
+
+    `stated` is the public key in the text from which the key was read; empty if there was none.
+    """
 
     name: str
     seed: bytes
+    stated: bytes = b""
 
     def __str__(self) -> str:
         return f"{self.name}:{base64.b64encode(self.seed + self.public().data).decode()}"
@@ -70,16 +74,26 @@ class SecretKey(NamedTuple):
         raise TypeError(f"the secret key {self.name} cannot be pickled: pass the name of its variable or file ($VARIABLE, @file)")
 
     def public(self) -> PublicKey:
-        """Return the public key that verifies signatures by this key. Raise `MissingPackageError` if PyNaCl is not installed."""
-        return PublicKey(self.name, bytes(_import_nacl().signing.SigningKey(self.seed).verify_key))
+        """Return the public key that verifies signatures by this key. See `_signing_key` for the exceptions."""
+        return PublicKey(self.name, bytes(self._signing_key().verify_key))
 
     def sign(self, message: bytes) -> bytes:
         """Sign a message, and return the signature of 64 bytes. Equal messages have equal signatures.
 
-        Raise `MissingPackageError` if PyNaCl is not installed.
+        See `_signing_key` for the exceptions.
         """
-        signature: bytes = _import_nacl().signing.SigningKey(self.seed).sign(message).signature
+        signature: bytes = self._signing_key().sign(message).signature
         return signature
+
+    def _signing_key(self) -> Any:
+        """Return the key as an object of PyNaCl.
+
+        Raise `ValueError` if the public key in the key's text is another one, or `MissingPackageError` if PyNaCl is not installed.
+        """
+        key = _import_nacl().signing.SigningKey(self.seed)
+        if self.stated not in (b"", bytes(key.verify_key)):
+            raise ValueError(f"the secret key {self.name} is damaged: its halves belong to different keys; restore it, or make a new key")
+        return key
 
 
 def generate_key(name: str) -> SecretKey:
@@ -99,7 +113,7 @@ def parse_secret_key(text: str) -> SecretKey:
             f"the secret key {name} has the form of version 1.0.0, which is also the form of public keys: if it is a public key, everybody "
             "can sign with it; replace it by a new key (compcache key new)"
         )
-    return SecretKey(name, data[:_SIZE])
+    return SecretKey(name, data[:_SIZE], data[_SIZE:])
 
 
 def read_publish_key(publish_key: str) -> SecretKey:

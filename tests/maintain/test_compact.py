@@ -379,18 +379,19 @@ def test_the_volume_of_another_user_is_not_used(directory: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [0, 5])
-def test_a_volume_that_the_disk_cannot_read_is_named(directory: Path, first: int) -> None:
+@pytest.mark.parametrize(("first", "suffix"), [(0, ".volume"), (5, ".volume"), (0, ".gone")])
+def test_a_volume_that_the_disk_cannot_read_is_named(directory: Path, first: int, suffix: str) -> None:
     """With its directory alone, or a module of it, nobody finds the file to restore or remove. So many reads succeed at first."""
     with Cache(directory) as cache:
         fill(cache)
         cache.compact(grace=0.0)
-    (volume,) = volumes(directory)
+        cache.remove("f0")
+    volume = volumes(directory)[0].with_suffix(suffix)
 
     def has_bad_sector(operation: Operation) -> OSError | None:
         return OSError(errno.EIO, os.strerror(errno.EIO)) if operation.number >= first else None
 
-    reads = FaultyFiles(directory, has_bad_sector, count=lambda operation: operation.name == "pread" and "volume" in operation.path)
+    reads = FaultyFiles(directory, has_bad_sector, count=lambda operation: operation.name == "pread" and operation.path.endswith(suffix))
     with cache_on(reads) as cache:
         try:
             told = "\n".join(finding.message for finding in cache.check().errors)

@@ -265,6 +265,21 @@ def test_a_pack_stays_with_what_it_belongs_to(cache: Cache) -> None:
     assert frontend.get_entry(cache, "of the old", "k") is None
 
 
+def test_a_pack_without_index_entry_stays_with_what_is_pinned(cache: Cache, directory: Path) -> None:
+    """Another process has written the pack and not yet its index entry, or was killed before it did."""
+    old, pinned = (cache.add_module(ModuleSource(adder(name, 1))) for name in ("old", "pinned"))
+    put_each(cache, ["of the old"], requires=[old])
+    put_each(cache, ["of the pinned"], requires=[pinned])
+    cache.pin("pinned")
+    assert len(packs(cache)) == 2
+    shutil.rmtree(directory / "index-v1")
+    with Cache(directory) as other:
+        report = other.prune(PrunePolicy(max_bytes=0))
+        assert len(report.removed_packs) == 1
+        assert frontend.get_entry(other, "of the pinned", "k") == b"data"
+        assert frontend.get_entry(other, "of the old", "k") is None
+
+
 def test_the_index_is_made_again_with_entries(cache: Cache, directory: Path) -> None:
     cache.add_module(ModuleSource(adder("f", 1), entries={"types": b"f64"}))
     put_each(cache, ["a name"])

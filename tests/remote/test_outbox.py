@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from helpers import flip_byte
+from helpers import constant, flip_byte
+from shared_store import open_cache_fixture, store_fixture  # noqa: F401 - fixtures
 
+from compcache import CacheWarning, Identity
 from compcache.errors import FormatError
 from compcache.remote.outbox import Outbox, Upload
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from compcache import Cache
 
 
 def test_the_outbox_drops_the_oldest(tmp_path: Path) -> None:
@@ -43,3 +49,32 @@ def test_a_damaged_upload_is_refused(tmp_path: Path, at: int) -> None:
     flip_byte(path, at)
     with pytest.raises(FormatError):
         outbox.read(path.name)
+
+
+@pytest.mark.parametrize("field", range(len(Upload._fields)))
+def test_an_upload_with_a_field_of_another_type_is_refused(tmp_path: Path, field: int) -> None:
+    """Uploads of other programs, and of other versions that have kept the version of the format."""
+    fields: list[Any] = ["ccr3/m/1", b"module", [("key", b"card")], 0.5, False, False]
+    fields[field] = None
+    outbox = Outbox(str(tmp_path))
+    outbox.put(Upload(*fields))
+    (path,) = tmp_path.iterdir()
+    with pytest.raises(FormatError, match="malformed"):
+        outbox.read(path.name)
+
+
+def test_a_full_disk_does_not_count_as_a_failure_of_the_store(
+    open_cache: Callable[..., Cache], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    cache = open_cache("a")
+    monkeypatch.setattr("compcache.remote.outbox.publish", fail)
+    names = [Identity("f", number=number) for number in range(8)]
+    with pytest.warns(CacheWarning, match=f"the remote store .* cannot be sent module .*{os.strerror(errno.ENOSPC)}"):
+        targets = [cache.get_or_compile(name, lambda number=number: constant("f", number)) for number, name in enumerate(names)]  # type: ignore[misc]
+    assert [target() for target in targets] == list(range(8))
+    remote = cache._session().remote()
+    assert remote is not None
+    assert [breaker.state() for breaker in remote.breakers()] == [(0, 0.0)]

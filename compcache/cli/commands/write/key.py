@@ -62,7 +62,7 @@ def show(file: str | None, minisign: bool) -> None:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise click.ClickException(f"cannot read {file} ({reason}): give the file that 'compcache key new' wrote") from error
-    print_text(format_key(_call_or_exit(lambda: parse_secret_key(text)).public()))
+    print_text(format_key(_call_or_exit(lambda: parse_secret_key(text).public())))
 
 
 @command.command("trust")
