@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _READ = re.compile(r"[\"'](COMPCACHE_[A-Z_]+)[\"']")
 #: Set by the project's own builds and tests, or among processes of the package.
-_INTERNAL = {"COMPCACHE_BACKGROUND", "COMPCACHE_LIMITED_API", "COMPCACHE_SOURCES", "COMPCACHE_SOURCE_DIGEST"}
+_INTERNAL = {"COMPCACHE_LIMITED_API", "COMPCACHE_SOURCES", "COMPCACHE_SOURCE_DIGEST"}
 
 
 def test_the_table_of_variables_is_that_of_the_code() -> None:

@@ -39,7 +39,7 @@ from compcache.closures.used import link_used
 from compcache.miss.retarget import tune
 from compcache.processes.detached import LateFiles
 os.nice(19)
-settings, func_name, must_tune, must_link = marshal.loads(bytes.fromhex(os.environ.pop("COMPCACHE_BACKGROUND")))
+settings, func_name, must_tune, must_link = marshal.loads(bytes.fromhex(os.environ.pop("_COMPCACHE_BACKGROUND")))
 with Cache(**settings) as cache:
     cache._store.files.system = LateFiles()
     if must_tune:
@@ -102,7 +102,7 @@ def _start_process(settings: dict[str, Any], func_name: str, *, tune: bool, link
     Raise `OSError` if the process cannot be started.
     """
     work = marshal.dumps((settings, func_name, tune, link)).hex()  # only this user can read a process's environment
-    return start_detached(_CHILD, [], {**os.environ, "COMPCACHE_BACKGROUND": work})
+    return start_detached(_CHILD, [], {**os.environ, "_COMPCACHE_BACKGROUND": work})
 
 
 def unlinkable_file_name(store: Store) -> str:

@@ -167,8 +167,9 @@ def add_missing(
 
     if not callable(build):
         raise TypeError(f"add_missing(): build must be a function that returns the source, not {type(build).__name__}")
-    given = [functions] if isinstance(functions, (str, Identity)) else list(functions)
-    names = tuple(func_names_of(given))
+    are_several = hasattr(functions, "__iter__") and not isinstance(functions, str)
+    given: list[Any] = list(functions) if are_several else [functions]
+    names = tuple(func_names_of(given if are_several else functions))
     identity = next((name for name in given if isinstance(name, Identity)), None)
     return add(cache._session(), names, lambda: source_of(build(), identity.func_name, identity) if identity else build(), source)
 

@@ -174,7 +174,7 @@ def test_the_process_has_the_other_settings_of_the_cache(directory: Path, tmp_pa
     started: list[dict[str, Any]] = []
 
     def start(_code: str, _arguments: list[str], environment: dict[str, str]) -> int:
-        started.append(marshal.loads(bytes.fromhex(environment["COMPCACHE_BACKGROUND"]))[0])
+        started.append(marshal.loads(bytes.fromhex(environment["_COMPCACHE_BACKGROUND"]))[0])
         return 0
 
     monkeypatch.setattr(background, "start_detached", start)

@@ -83,9 +83,10 @@ def test_signatures_are_checked_by_the_keys_that_are_trusted_here(directory: Pat
 
 def test_without_pynacl_signatures_are_unchecked(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add(directory, KEY)
-    assert provenance_of(directory, publish_key=str(KEY)).signers == (("team-1", "trusted"),)
+    key = str(KEY)
+    assert provenance_of(directory, publish_key=key).signers == (("team-1", "trusted"),)
     monkeypatch.setitem(sys.modules, "nacl", None)
-    assert provenance_of(directory, publish_key=str(KEY)).signers == (("team-1", "unchecked"),)
+    assert provenance_of(directory, publish_key=key).signers == (("team-1", "unchecked"),)
 
 
 def test_keyed_digests(directory: Path) -> None:
