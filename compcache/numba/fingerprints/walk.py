@@ -53,15 +53,17 @@ class FunctionPart:
         digest: the digest.
         kind: `WITH_NUMBA`, `WITHOUT_NUMBA`, `RUN` for code that runs, or `CLASS`.
         owners: weak references to those dispatchers of the function that the walk has reached, as `owner_of` returns them.
+        callees: the functions to which the function refers, in order. The digest contains only their names.
     """
 
-    __slots__ = ("digest", "function", "kind", "owners")
+    __slots__ = ("callees", "digest", "function", "kind", "owners")
 
-    def __init__(self, function: Any, digest: bytes, kind: str, owners: list[ref[Any]] | None = None) -> None:
+    def __init__(self, function: Any, digest: bytes, kind: str, owners: list[ref[Any]] | None = None, callees: Iterable[Any] = ()) -> None:
         self.function = function
         self.digest = digest
         self.kind = kind
         self.owners = [] if owners is None else owners
+        self.callees = tuple(callees)
 
 
 def class_part(cls: type) -> FunctionPart:
@@ -125,6 +127,7 @@ class Walk:
         self._total = blake2b(digest_size=_SIZE, person=b"compcache-numba5")
         self._state = blake2b(digest_size=_SIZE)
         self._references: list[int] = []
+        self._callees: list[Any] = []
         self._seen: dict[int, int] = {}
         self._reach: Reach | None = None
         self._depth = 0
@@ -225,6 +228,7 @@ class Walk:
     def _feed_waiting_functions(self) -> None:
         """Feed the functions in the queue, each as one part. There is a queue because call graphs are deeper than Python's stack."""
         while self._waiting:
+            self._callees.clear()
             self.compiled, where, mode, self.is_overload = self._waiting.pop(0)
             self.mode = mode
             self.function_has_object_mode = self.defines_by_text = False
@@ -232,7 +236,8 @@ class Walk:
             digest = self.end_part()
             if mode == COMPILED:
                 kind = WITHOUT_NUMBA if self.without_numba else WITH_NUMBA
-                self._parts.append(FunctionPart(self.compiled, digest, kind, self._owners.setdefault(id(self.compiled), [])))
+                owners = self._owners.setdefault(id(self.compiled), [])
+                self._parts.append(FunctionPart(self.compiled, digest, kind, owners, self._callees))
 
     def _feed_reach(self, reach: Reach) -> None:
         """Feed the values that running code can reach under names in the code, and then all others if code computes names."""
@@ -271,6 +276,8 @@ class Walk:
             number = self._numbers[key] = len(self._numbers)
             self._alive.append(function)
             self._waiting.append((function, where, mode, is_overload))
+        if mode == COMPILED:
+            self._callees.append(function)
         self.refer_to("function", number, mode, function.__module__, plain_name(function.__qualname__))
 
     def feed_stencil(self, function: Any, mode: str, options: dict[str, Any]) -> None:
