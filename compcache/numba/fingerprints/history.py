@@ -72,9 +72,8 @@ def old_code_reason(parts: Sequence[FunctionPart]) -> str:
     Code may refer to a former class by a name that another class has now. Then the reason names this class, if the former class still
     exists. An image is mapped once, and code that has raised an exception keeps its class.
     """
-    present = _parts_by_function(parts)
     for part in parts:
-        if not all(_is_current(row, part, present) for row in _rows_of(part.function, part.kind)):
+        if not all(_is_current(row, part, parts) for row in _rows_of(part.function, part.kind)):
             return changed_value(part.function)
         if part.kind == CLASS and any(known() is not part.function for known in [*_classes.get(_name_of(part.function), ())]):
             return f"{'.'.join(_name_of(part.function))} was defined again after code had used it: define the class once"
@@ -83,7 +82,7 @@ def old_code_reason(parts: Sequence[FunctionPart]) -> str:
 
 def is_latest(parts: Sequence[FunctionPart]) -> bool:
     """Return whether the latest code of the first function was compiled from the same values, or the function has no code yet."""
-    return all(_is_current(row, parts[0], _parts_by_function(parts)) for row in [*_rows_of(parts[0].function, parts[0].kind)][-1:])
+    return all(_is_current(row, parts[0], parts) for row in [*_rows_of(parts[0].function, parts[0].kind)][-1:])
 
 
 def functions_recorded_as(kind: str, parts: Iterable[FunctionPart]) -> list[Any]:
@@ -120,28 +119,24 @@ def _rows_of(function: Any, kind: str) -> Iterable[Row]:
     return _rows.get(ref(function), {}).get(kind, ())
 
 
-def _parts_by_function(parts: Iterable[FunctionPart]) -> dict[tuple[int, str], FunctionPart]:
-    """Return parts by the ids of their functions and their kinds."""
-    return {(id(part.function), part.kind): part for part in parts}
-
-
-def _is_current(row: Row, part: FunctionPart, present: dict[tuple[int, str], FunctionPart]) -> bool:
+def _is_current(row: Row, part: FunctionPart, parts: Iterable[FunctionPart]) -> bool:
     """Return whether code with a row was compiled from what the function of a part reads now.
 
     A function that was defined again counts as changed if its values or callees differ, or nothing is known about the former function. A
-    callee that is the same function is not compared. `present` has the parts of all functions that can be reached.
+    callee that is the same function is not compared. `parts` are those of all functions that can be reached.
     """
     pairs, compared = [(row, part)], set()
     for (digest, callees), now in pairs:
         if digest != now.digest or len(callees) != len(now.callees):
             return False
         for reference, callee in zip(callees, now.callees, strict=True):
-            former, replacement = reference(), present.get((id(callee), part.kind))
+            former = reference()
             if former is callee or (id(former), id(callee)) in compared:
                 continue
-            rows = [] if former is None else [*_rows_of(former, part.kind)]
-            if not rows or replacement is None:
-                return False
             compared.add((id(former), id(callee)))
-            pairs.extend([(row, replacement) for row in rows])
+            rows = () if former is None else _rows_of(former, part.kind)
+            found = [(row, other) for row in rows for other in parts if other.function is callee and other.kind == part.kind]
+            if not found:
+                return False
+            pairs.extend(found)
     return True

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from compcache.numba.fingerprints.implementations import Implementation
     from compcache.numba.fingerprints.reach import Reach
 
-__all__ = ["CLASS", "SIZE_OF_LINES", "Fingerprint", "FunctionPart", "Walk", "class_part"]
+__all__ = ["CLASS", "SIZE_OF_LINES", "Fingerprint", "FunctionPart", "Walk"]
 
 WITH_NUMBA, WITHOUT_NUMBA, CLASS = "with Numba", "without Numba", "class"
 _SIZE = 16
@@ -64,11 +64,6 @@ class FunctionPart:
         self.kind = kind
         self.owners = [] if owners is None else owners
         self.callees = tuple(callees)
-
-
-def class_part(cls: type) -> FunctionPart:
-    """Return the part for a class of the program."""
-    return FunctionPart(cls, b"", CLASS)
 
 
 class Fingerprint:
@@ -298,7 +293,7 @@ class Walk:
     def record_class(self, cls: type) -> None:
         """Record a class of the program that this walk has reached, unless references to the class cannot be keys."""
         if is_compared_by_identity(cls):
-            self._classes.setdefault(id(cls), class_part(cls))
+            self._classes.setdefault(id(cls), FunctionPart(cls, b"", CLASS))
 
     def feed_declared(self, overloads: Iterable[CodeIdentity] | None, function: Any) -> None:
         """Feed the identities of the code of a dispatcher that compiles no more code.
