@@ -279,7 +279,9 @@ class Walk:
         """Feed a stencil: its mode and options, and its function, which must have the globals from the time of the declaration."""
         self.feed_token("stencil", mode)
         self.feed_value(tuple(sorted(options.items())), "an option of a stencil")
+        callees = self._callees.copy()
         self.refer_to_compiled(function)
+        self._callees = callees  # each walk makes a new copy of the function
 
     def refer_to_compiled(self, function: Any, where: str = "", owner: Any = None) -> None:
         """Refer to a function that a dispatcher compiles. In mode `NAMED`, the reference only names the function.
