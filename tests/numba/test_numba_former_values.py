@@ -623,11 +623,11 @@ _WRITING_TO_ARRAYS = """
     from DECORATORS import njit
 
     warnings.simplefilter("ignore")  # Numba does not cache the function
-    VIEW, TABLES = np.zeros((3, 4))[:, ::2], (np.zeros(4), 3)
+    VIEW, TABLES = np.zeros((3, 4))[:, ::2], (np.zeros(4), (3, np.zeros(4)))
 
     @njit(cache=True)
     def read(i):
-        return VIEW[i, i] + 10 * TABLES[0][i]
+        return VIEW[i, i] + 10 * TABLES[0][i] + 1000 * TABLES[1][1][i]
 
     @njit(cache=True)
     def helper(x):
@@ -638,7 +638,7 @@ _WRITING_TO_ARRAYS = """
         return helper(x)
 
     answers = [caller(2.5)]
-    VIEW[1, 1], TABLES[0][1] = 100, 1
+    VIEW[1, 1], TABLES[0][1], TABLES[1][1][1] = 100, 1, 1
     print(answers + [caller(2.5), helper(2.5), helper(2), helper(2j)])
 """
 
@@ -695,6 +695,48 @@ def test_functions_that_are_defined_again_with_their_classes_use_the_new_classes
     programs = Programs(tmp_path, _DEFINED_AGAIN)
     for _ in range(2):
         assert programs.start(mode, tmp_path / "cache").answer == "[True, True, True, True]"
+
+
+#: A function that is defined again has the name of the former one, which the code of its callers contains. So does a callee of a callee.
+_CALLEES_DEFINED_AGAIN = """
+    import sys
+    from DECORATORS import njit
+
+    CELL = '''
+    @njit(cache=True)
+    def lowest(x):
+        return x + NUMBER
+
+    @njit(cache=True)
+    def low(x):
+        return lowest(x)
+    '''
+
+    exec(compile(CELL.replace("NUMBER", "1"), __file__, "exec"))
+
+    @njit(cache=True)
+    def middle(x):
+        return low(x) * 10
+
+    answers = [middle(2.5)] if sys.argv[1] == "early" else []
+    exec(compile(CELL.replace("NUMBER", "2"), __file__, "exec"))
+
+    @njit(cache=True)
+    def last(x):
+        return low(x) + middle(x) * 100
+
+    print(answers + [middle(2.5), last(2.5)])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", usual_modes("variable", "decorators"))
+def test_code_of_callees_that_were_defined_again_is_not_stored(tmp_path: Path, mode: str) -> None:
+    programs = Programs(tmp_path, _CALLEES_DEFINED_AGAIN)
+    for _ in range(2):
+        assert programs.start(mode, tmp_path / "cache", "early").answer == "[35.0, 35.0, 3504.5]"
+        assert programs.start(mode, tmp_path / "cache", "late").answer == "[45.0, 4504.5]"
 
 
 #: The type of an enumeration that is made anew has the name of the former one, and Numba compiles the function for it.

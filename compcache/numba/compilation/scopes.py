@@ -309,7 +309,8 @@ def _make_token(function: Any, original: Any, args: Any, return_type: Any, flags
     try:
         function_content = fingerprint(function)
         own_part, *others = function_content.parts
-        record_code([type(own_part)(original, own_part.digest, own_part.kind), *[part for part in others if part.kind == CLASS]])
+        part = type(own_part)(original, own_part.digest, own_part.kind, callees=own_part.callees)
+        record_code([part, *[other for other in others if other.kind == CLASS]])
         components = [
             function_content.content,
             signature_text(args),

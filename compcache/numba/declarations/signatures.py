@@ -7,7 +7,7 @@ is mapped when the function is declared. If the code is not found, Numba compile
 from __future__ import annotations
 
 from compcache.numba.fingerprints.fixed_code import CodeIdentity
-from compcache.numba.fingerprints.history import first_with_old_code, record_code
+from compcache.numba.fingerprints.history import old_code_reason, record_code
 from compcache.numba.lazy import has_numba
 from compcache.numba.lazy.entries import RECORD, Record, count_hit, find_fields, key_of, load_entry, open_cache
 from compcache.numba.lazy.function import make_lazy_function
@@ -80,7 +80,7 @@ def load_declared_code(state: State, details_shape: str = "?") -> DeclaredCode |
     """
     try:
         state.key = key_of(state.function, state.key_options, f"{state.decorator} {state.signatures}")
-        if has_numba() or first_with_old_code(state.key.content.reads[1:]):  # Numba compiles the function again for each declaration
+        if has_numba() or old_code_reason(state.key.content.reads[1:]):  # Numba compiles the function again for each declaration
             return None
         cache = open_cache()
         fields = find_fields(cache, state.key.name, f"([[{{ui}}]][{RECORD}]{details_shape})") if cache is not None else None

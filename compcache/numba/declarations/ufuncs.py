@@ -12,7 +12,7 @@ from functools import partial
 from types import SimpleNamespace
 
 from compcache.numba.declarations.signatures import DeclaredCode, load_declared_code
-from compcache.numba.fingerprints.history import first_with_old_code, record_code
+from compcache.numba.fingerprints.history import old_code_reason, record_code
 from compcache.numba.fingerprints.stand_ins import record_real
 from compcache.numba.lazy import has_numba
 from compcache.numba.lazy.argument_types import is_derived_array, learn_numpy, scalar_name
@@ -275,7 +275,7 @@ def _find_and_count_loop(state: State, types: tuple[str, ...]) -> tuple[LoadedLo
         raise _NumbaNeeded
     try:
         key = key_of(state.function, state.key_options, f"{state.decorator} {types}")
-        cache = None if first_with_old_code(key.content.reads) else open_cache()
+        cache = None if old_code_reason(key.content.reads) else open_cache()
         fields = find_fields(cache, key.name, _SHAPES_OF_LOOPS[state.decorator]) if cache is not None else None
         if cache is None or fields is None:
             raise _NumbaNeeded

@@ -16,7 +16,7 @@ from compcache.errors import StorageError
 from compcache.interrupts import suppress
 from compcache.numba.entries.names import make_func_name, make_label
 from compcache.numba.fingerprints.content import find_old_code
-from compcache.numba.fingerprints.history import is_latest
+from compcache.numba.fingerprints.history import changed_value, is_latest
 from compcache.numba.identity.key import Identity
 from compcache.numba.registered.library import full_name
 from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable
@@ -137,8 +137,7 @@ class CacheObject(_Cache):  # type: ignore[misc]
 
     def _old_code_reason(self, identity: Identity) -> str:
         """Return why the code of the function or of a callee was compiled from other values than the present ones; "" if it was not."""
-        stale = find_old_code(identity.parts[1:]) or ("" if is_latest(identity.parts[0]) else self._full_name())
-        return stale and f"{stale} reads a value that has changed since {stale} was compiled: pass this value as an argument"
+        return find_old_code(identity.parts[1:]) or ("" if is_latest(identity.parts) else changed_value(self._function))
 
     def _full_name(self) -> str:
         return full_name(self._function)

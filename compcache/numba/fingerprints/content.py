@@ -10,9 +10,8 @@ import os
 
 from compcache.digest import blake2b
 from compcache.numba.fingerprints import RUN
-from compcache.numba.fingerprints.history import first_with_old_code, functions_recorded_as
+from compcache.numba.fingerprints.history import changed_value, functions_recorded_as, old_code_reason
 from compcache.numba.fingerprints.walk import SIZE_OF_LINES, WITHOUT_NUMBA, FunctionPart, Walk
-from compcache.numba.registered.library import full_name
 from compcache.numba.registered.refusals import NotLazy, Unidentifiable, examines_program
 
 TYPE_CHECKING = False
@@ -62,17 +61,16 @@ def content_of(function: Any, options: Any, functions: Iterable[Any] = ()) -> Co
         raise NotLazy(str(error)) from error
 
 
-def find_old_code(parts: Sequence[FunctionPart]) -> str | None:
-    """Return the name of a function whose code in this process was compiled from other values than the function reads now.
+def find_old_code(parts: Sequence[FunctionPart]) -> str:
+    """Return why code in this process was compiled from other values or classes than these functions read now, or "" if it was not.
 
-    If the present values cannot be compared, return the name of the first function with a key that needs no Numba. Return None if there is
-    no such function.
+    If the present values cannot be compared, the reason names the first function with a key that needs no Numba.
     """
     without_numba = functions_recorded_as(WITHOUT_NUMBA, parts)
     try:
-        return first_with_old_code([*parts, *_find_parts(without_numba)])
+        return old_code_reason([*parts, *_find_parts(without_numba)])
     except Unidentifiable:
-        return full_name(without_numba[0])
+        return changed_value(without_numba[0])
 
 
 @examines_program(NotLazy)

@@ -98,7 +98,7 @@ def content_of_present_code(fingerprint: Fingerprint) -> str:
     Raise `Unidentifiable` if this process has compiled a function of the fingerprint from other values, or cannot compare the values.
     Callers would contain that code.
     """
-    name = find_old_code(fingerprint.parts)
-    if name is not None:
-        raise Unidentifiable(f"{name} reads a value that has changed since {name} was compiled: pass this value as an argument")
+    reason = find_old_code(fingerprint.parts)
+    if reason:
+        raise Unidentifiable(reason)
     return fingerprint.content

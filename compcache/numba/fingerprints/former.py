@@ -1,7 +1,7 @@
 """Keeps the values that functions read when their code was loaded, so that Numba can compile the functions from these values later.
 
 Without a cache, this process would have compiled the callees of a loaded function, and run the implementations that it uses, before the
-values changed. Values of plain types, small contiguous arrays, also in tuples, and small containers of plain values are copied. Other
+values changed. Values of plain types, small contiguous arrays, and small containers of plain values are copied, also in tuples. Other
 objects are referred to weakly; functions, classes and objects of Numba's classes live as long as the dispatcher of the function that reads
 them (`keep_objects`). Attributes of the program's classes and objects are kept, too.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import marshal
 import sys
-from _operator import is_not
 from _weakref import ref  # importing `weakref` is slow
 from types import CellType
 
@@ -72,12 +71,15 @@ class _KeptValues:
     def keep(self, value: Any, owners: int) -> Former:
         """Keep a value, with the variables and attributes that the function may read through it, and return its `Former`.
 
-        Items of tuples that are not arrays, and of containers that are not copied, are not kept. `owners` is the maximum number of
-        modules, classes and objects in a chain of attributes.
+        Items of containers that are not copied are not kept. `owners` is the maximum number of modules, classes and objects in a chain
+        of attributes.
         """
         cls = type(value)
-        copied = _copy_arrays(value)
-        if cls in _PLAIN or issubclass(cls, tuple) or copied is not value:
+        if issubclass(cls, tuple):
+            items = [self.keep(item, owners) for item in tuple.__iter__(value)]
+            return lambda copies: _former_tuple(cls, [item(copies) for item in items])
+        copied = _copy_array(value)
+        if cls in _PLAIN or copied is not value:
             return lambda _: copied
         data = _marshalled(value)
         if data is not None:
@@ -249,8 +251,13 @@ def _former_module(module: Any, attributes: dict[str, Former], copies: Any) -> A
     return copy
 
 
+def _former_tuple(cls: type, items: list[Any]) -> Any:
+    """Return a tuple of this class with former items, or `MISSING` if one of them is gone."""
+    return MISSING if any(item is MISSING for item in items) else tuple.__new__(cls, items)
+
+
 def _is_same(former: Any, present: Any) -> bool:
-    """Return whether a value is unchanged: the same object, or an array, a plain value or a container of them equal in content."""
+    """Return whether a value is unchanged: the same object, or an array, a plain value, a tuple or a container equal in content."""
     if former is present:
         return True
     if type(former) is not type(present):
@@ -258,19 +265,10 @@ def _is_same(former: Any, present: Any) -> bool:
     if _is_array(former):
         return bool(former.tobytes() == present.tobytes())
     if issubclass(type(former), tuple):
-        pairs = zip(tuple.__iter__(former), tuple.__iter__(present), strict=False)
-        return len(former) == len(present) and all(one is other or (_is_array(one) and _is_same(one, other)) for one, other in pairs)
+        return len(former) == len(present) and all(map(_is_same, tuple.__iter__(former), tuple.__iter__(present)))
     if type(former) in _PLAIN:
         return repr(former) == repr(present)  # 0.0 equals -0.0
     return _marshalled(former) == _marshalled(present) is not None  # both are None for values that are not copied
-
-
-def _copy_arrays(value: Any) -> Any:
-    """Return a copy of a small array that Numba copies into code, or a tuple with such copies; any other value itself."""
-    if issubclass(type(value), tuple):
-        items = [_copy_array(item) for item in tuple.__iter__(value)]
-        return tuple.__new__(type(value), items) if any(map(is_not, items, tuple.__iter__(value))) else value
-    return _copy_array(value)
 
 
 def _copy_array(value: Any) -> Any:

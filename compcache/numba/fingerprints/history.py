@@ -17,7 +17,7 @@ from compcache.numba.registered.library import full_name, name_of_class
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
     from compcache.numba.fingerprints.walk import FunctionPart
@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     #: The full name of, and a weak reference to, each function, and a weak reference to its dispatcher (`owner_of`), or to the function
     #: itself if no dispatcher of the program compiles it.
     Functions = list[tuple[str, ref[Any], ref[Any]]]
+    #: What code was compiled from: the digest of the function's part, and weak references to the functions to which the function referred.
+    Row = tuple[bytes, tuple[ref[Any], ...]]
 
-__all__ = ["first_with_old_code", "functions_recorded_as", "is_latest", "named_functions", "record_code", "take_unread"]
+__all__ = ["changed_value", "functions_recorded_as", "is_latest", "named_functions", "old_code_reason", "record_code", "take_unread"]
 
-#: The digests of each function by their kinds, the latest last. The reference to a function removes its row when the function is gone.
-_digests: dict[ref[Any], dict[str, dict[bytes, None]]] = {}
+#: The rows of each function by their kinds, the latest last. The reference to a function removes its rows when the function is gone.
+_rows: dict[ref[Any], dict[str, dict[Row, None]]] = {}
 #: Weak references to the classes to which code refers, by their modules and names.
 _classes: dict[tuple[str, str], dict[ref[Any], None]] = {}
 #: The records of code that was loaded without Numba, each with the functions in the code, whose linked overloads are not recorded yet.
@@ -38,7 +40,7 @@ _unread: list[tuple[Record, Functions]] = []
 
 
 def record_code(parts: Iterable[FunctionPart], records: Iterable[Record] = ()) -> None:
-    """Record the digests of functions whose code was just compiled or loaded, the newest last, and keep the values that they read.
+    """Record the parts of functions whose code was just compiled or loaded, the newest last, and keep the values that they read.
 
     `records` are the records of the code, if it was loaded without Numba. `take_unread` returns them, unless there is only one part.
     """
@@ -52,35 +54,40 @@ def record_code(parts: Iterable[FunctionPart], records: Iterable[Record] = ()) -
         keep_values(part.function)
         if part.owners or part.kind == RUN:
             keep_objects(part.function, part.owners)
-        digests = _digests.setdefault(ref(part.function, _digests.pop), {}).setdefault(part.kind, {})
-        digests.pop(part.digest, None)  # a known digest moves to the end, because `is_latest` compares the last one
-        digests[part.digest] = None
+        rows = _rows.setdefault(ref(part.function, _rows.pop), {}).setdefault(part.kind, {})
+        row = part.digest, tuple(map(hashed_reference, part.callees))
+        rows.pop(row, None)  # a known row moves to the end, because `is_latest` compares the last one
+        rows[row] = None
 
 
-def first_with_old_code(parts: Iterable[FunctionPart]) -> str | None:
-    """Return the name of the first function whose code in this process was compiled from other values; None if there is none.
+def changed_value(function: Any) -> str:
+    """Return the reason for not using the cache if this process has code of a function that was compiled from other values."""
+    name = full_name(function)
+    return f"{name} reads a value that has changed since {name} was compiled: pass this value as an argument"
 
-    The result is the name of a class if code in this process refers to a former class by this name, and that class still exists. An image
-    is mapped once, and code that has raised an exception keeps its class.
+
+def old_code_reason(parts: Sequence[FunctionPart]) -> str:
+    """Return `changed_value` for the first function whose code in this process was compiled from other values; "" if there is none.
+
+    Code may refer to a former class by a name that another class has now. Then the reason names this class, if the former class still
+    exists. An image is mapped once, and code that has raised an exception keeps its class.
     """
     for part in parts:
-        digests = _known_digests(part)
-        if digests and list(digests) != [part.digest]:
-            return full_name(part.function)
+        if not all(_is_current(row, part, parts) for row in _rows_of(part.function, part.kind)):
+            return changed_value(part.function)
         if part.kind == CLASS and any(known() is not part.function for known in [*_classes.get(_name_of(part.function), ())]):
-            return ".".join(_name_of(part.function))
-    return None
+            return f"{'.'.join(_name_of(part.function))} was defined again after code had used it: define the class once"
+    return ""
 
 
-def is_latest(part: FunctionPart) -> bool:
-    """Return whether the latest code of a function was compiled from the same values. Return True if the function has no code yet."""
-    digests = _known_digests(part)
-    return not digests or next(reversed(digests)) == part.digest
+def is_latest(parts: Sequence[FunctionPart]) -> bool:
+    """Return whether the latest code of the first function was compiled from the same values, or the function has no code yet."""
+    return all(_is_current(row, parts[0], parts) for row in [*_rows_of(parts[0].function, parts[0].kind)][-1:])
 
 
 def functions_recorded_as(kind: str, parts: Iterable[FunctionPart]) -> list[Any]:
     """Return the functions of these parts that have recorded digests of a kind."""
-    return [part.function for part in parts if kind in _digests.get(ref(part.function), {})]
+    return [part.function for part in parts if _rows_of(part.function, kind)]
 
 
 def named_functions(parts: Iterable[FunctionPart]) -> Functions:
@@ -107,6 +114,29 @@ def _name_of(cls: type) -> tuple[str, str]:
     return cls.__module__, name_of_class(cls) or f"{cls.__qualname__} at {id(cls)}"
 
 
-def _known_digests(part: FunctionPart) -> dict[bytes, None]:
-    """Return the digests that are recorded for a function, of the part's kind, the latest last; empty if there are none."""
-    return _digests.get(ref(part.function), {}).get(part.kind, {})
+def _rows_of(function: Any, kind: str) -> Iterable[Row]:
+    """Return the rows of a kind that are recorded for a function, the latest last; empty if there are none."""
+    return _rows.get(ref(function), {}).get(kind, ())
+
+
+def _is_current(row: Row, part: FunctionPart, parts: Iterable[FunctionPart]) -> bool:
+    """Return whether code with a row was compiled from what the function of a part reads now.
+
+    A function that was defined again counts as changed if its values or callees differ, or nothing is known about the former function. A
+    callee that is the same function is not compared. `parts` are those of all functions that can be reached.
+    """
+    pairs, compared = [(row, part)], set()
+    for (digest, callees), now in pairs:
+        if digest != now.digest or len(callees) != len(now.callees):
+            return False
+        for reference, callee in zip(callees, now.callees, strict=True):
+            former = reference()
+            if former is callee or (id(former), id(callee)) in compared:
+                continue
+            compared.add((id(former), id(callee)))
+            rows = () if former is None else _rows_of(former, part.kind)
+            found = [(row, other) for row in rows for other in parts if other.function is callee and other.kind == part.kind]
+            if not found:
+                return False
+            pairs.extend(found)
+    return True

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from compcache.numba.fingerprints.implementations import Implementation
     from compcache.numba.fingerprints.reach import Reach
 
-__all__ = ["CLASS", "SIZE_OF_LINES", "Fingerprint", "FunctionPart", "Walk", "class_part"]
+__all__ = ["CLASS", "SIZE_OF_LINES", "Fingerprint", "FunctionPart", "Walk"]
 
 WITH_NUMBA, WITHOUT_NUMBA, CLASS = "with Numba", "without Numba", "class"
 _SIZE = 16
@@ -53,20 +53,17 @@ class FunctionPart:
         digest: the digest.
         kind: `WITH_NUMBA`, `WITHOUT_NUMBA`, `RUN` for code that runs, or `CLASS`.
         owners: weak references to those dispatchers of the function that the walk has reached, as `owner_of` returns them.
+        callees: the functions to which the function refers, in order. The digest contains only their names.
     """
 
-    __slots__ = ("digest", "function", "kind", "owners")
+    __slots__ = ("callees", "digest", "function", "kind", "owners")
 
-    def __init__(self, function: Any, digest: bytes, kind: str, owners: list[ref[Any]] | None = None) -> None:
+    def __init__(self, function: Any, digest: bytes, kind: str, owners: list[ref[Any]] | None = None, callees: Iterable[Any] = ()) -> None:
         self.function = function
         self.digest = digest
         self.kind = kind
         self.owners = [] if owners is None else owners
-
-
-def class_part(cls: type) -> FunctionPart:
-    """Return the part for a class of the program."""
-    return FunctionPart(cls, b"", CLASS)
+        self.callees = tuple(callees)
 
 
 class Fingerprint:
@@ -126,6 +123,7 @@ class Walk:
         self._state = blake2b(digest_size=_SIZE)
         self._references: list[int] = []
         self._value_numbers: dict[int, int] = {}
+        self._callees: list[Any] = []
         self._reach: Reach | None = None
         self._depth = 0
         self._count = 0
@@ -225,6 +223,7 @@ class Walk:
     def _feed_waiting_functions(self) -> None:
         """Feed the functions in the queue, each as one part. There is a queue because call graphs are deeper than Python's stack."""
         while self._waiting:
+            self._callees.clear()
             self.compiled, where, mode, self.is_overload = self._waiting.pop(0)
             self.mode = mode
             self.function_has_object_mode = self.defines_by_text = False
@@ -232,7 +231,8 @@ class Walk:
             digest = self.end_part()
             if mode == COMPILED:
                 kind = WITHOUT_NUMBA if self.without_numba else WITH_NUMBA
-                self._parts.append(FunctionPart(self.compiled, digest, kind, self._owners.setdefault(id(self.compiled), [])))
+                owners = self._owners.setdefault(id(self.compiled), [])
+                self._parts.append(FunctionPart(self.compiled, digest, kind, owners, self._callees))
 
     def _feed_reach(self, reach: Reach) -> None:
         """Feed the values that running code can reach under names in the code, and then all others if code computes names."""
@@ -271,13 +271,17 @@ class Walk:
             number = self._numbers[key] = len(self._numbers)
             self._alive.append(function)
             self._waiting.append((function, where, mode, is_overload))
+        if mode == COMPILED:
+            self._callees.append(function)
         self.refer_to("function", number, mode, function.__module__, plain_name(function.__qualname__))
 
     def feed_stencil(self, function: Any, mode: str, options: dict[str, Any]) -> None:
         """Feed a stencil: its mode and options, and its function, which must have the globals from the time of the declaration."""
         self.feed_token("stencil", mode)
         self.feed_value(tuple(sorted(options.items())), "an option of a stencil")
+        callees = self._callees.copy()
         self.refer_to_compiled(function)
+        self._callees = callees  # each walk makes a new copy of the function
 
     def refer_to_compiled(self, function: Any, where: str = "", owner: Any = None) -> None:
         """Refer to a function that a dispatcher compiles. In mode `NAMED`, the reference only names the function.
@@ -291,7 +295,7 @@ class Walk:
     def record_class(self, cls: type) -> None:
         """Record a class of the program that this walk has reached, unless references to the class cannot be keys."""
         if is_compared_by_identity(cls):
-            self._classes.setdefault(id(cls), class_part(cls))
+            self._classes.setdefault(id(cls), FunctionPart(cls, b"", CLASS))
 
     def feed_declared(self, overloads: Iterable[CodeIdentity] | None, function: Any) -> None:
         """Feed the identities of the code of a dispatcher that compiles no more code.

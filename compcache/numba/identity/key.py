@@ -10,7 +10,7 @@ from numba.core import types
 from compcache.numba.fingerprints.fingerprint import fingerprint, walk_value
 from compcache.numba.fingerprints.numba_values import is_plain_type
 from compcache.numba.fingerprints.owners import function_of, hashed_reference, is_compared_by_identity, owner_of
-from compcache.numba.fingerprints.walk import class_part
+from compcache.numba.fingerprints.walk import CLASS, FunctionPart
 from compcache.numba.identity.settings import config_text, platform_text, versions_text
 from compcache.numba.registered.jitclasses import without_addresses
 from compcache.numba.registered.library import full_name, is_library_module
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from weakref import ref
 
-    from compcache.numba.fingerprints.walk import FunctionPart
 
 __all__ = ["Identity", "flags_text", "identify", "references_in", "signature_text", "type_name", "type_text"]
 
@@ -84,7 +83,7 @@ def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], c
 def _parts_of(item: Any) -> tuple[FunctionPart, ...]:
     """Return the functions of an object from `_distinguishing_objects`, for a jitclass those of all its methods; or the class."""
     if isinstance(item, type):
-        return (class_part(item),)
+        return (FunctionPart(item, b"", CLASS),)
     if isinstance(item, types.ClassType):
         return walk_value(item, "an argument").parts
     parts = fingerprint(function_of(item)).parts

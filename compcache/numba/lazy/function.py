@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from compcache.numba.fingerprints import STATE
 from compcache.numba.fingerprints.code_digest import replaced_defaults_reason
-from compcache.numba.fingerprints.history import first_with_old_code, record_code
+from compcache.numba.fingerprints.history import old_code_reason, record_code
 from compcache.numba.lazy import _dispatch, has_numba
 from compcache.numba.lazy.argument_types import learn_numpy, type_text_of_value
 from compcache.numba.lazy.entries import count_hit, find_record, key_of, load_entry, open_cache
@@ -211,7 +211,7 @@ def _load_overload(state: State, types: str, functions: list[Any]) -> LoadedCode
     if name in state.loaded:
         return state.loaded[name][0]
     key = key_of(state.function, state.key_options, types, functions)
-    if first_with_old_code(key.content.reads):
+    if old_code_reason(key.content.reads):
         return None  # Numba would link the code that this process ran earlier
     cache = open_cache()
     record = find_record(cache, key) if cache is not None else None
