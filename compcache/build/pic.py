@@ -289,9 +289,10 @@ def symbols_run_by_mapping(definitions: Mapping[str, Definition], constructors: 
 def with_deferred_start(text: str, constructors: Constructors) -> str:
     """Return the module's text with a function that runs the constructors (`INITIALIZE`), and one that runs the destructors (`TERMINATE`).
 
-    Destructors run only if the constructors have run. Constructors run by priority, the lowest first, and destructors in reverse.
+    These functions replace the module's lists. Unmapping the image calls `TERMINATE` if there are destructors. Destructors run only if the
+    constructors have run. Constructors run by priority, the lowest first, and destructors in the reverse order.
     """
-    by_priority = itemgetter(0)  # only by priority, because functions with the same priority run in the order of the list
+    by_priority = itemgetter(0)  # constructors with the same priority run in the order of the list, destructors in the reverse order
     constructor_calls = [f"  call void @{quote(name)}()\n" for _, name in sorted(constructors.constructors, key=by_priority)]
     destructor_calls = [f"  call void @{quote(name)}()\n" for _, name in sorted(constructors.destructors, key=by_priority)]
     text += _START.format(constructors="".join(constructor_calls), destructors="".join(reversed(destructor_calls)))

@@ -30,10 +30,10 @@ def before_start_error(module_id: bytes) -> ReentrantLoadError:
 def add_name(error: Exception, func_name: str) -> Exception:
     """Return the exception to raise for an error of a look-up.
 
-    An error about a half-imported file of this package becomes a `ReentrantLoadError`. Each `ReentrantLoadError` gets the function's name.
+    An error that comes from a half-imported module becomes a `ReentrantLoadError`. Each `ReentrantLoadError` gets the function's name.
     Other errors are returned unchanged.
     """
-    if _is_half_imported(error):
+    if _comes_from_half_import(error):
         # An AttributeError has the module in `obj`, an ImportError its name in `name`.
         module = getattr(getattr(error, "obj", None), "__name__", "") or getattr(error, "name", "")
         error = ReentrantLoadError(f"{_INTERRUPTED} that imports {module}: retry the look-up once the import has finished")
@@ -42,8 +42,8 @@ def add_name(error: Exception, func_name: str) -> Exception:
     return error
 
 
-def _is_half_imported(error: Exception) -> bool:
-    """Return whether the error comes from a file of this package that this thread is importing."""
+def _comes_from_half_import(error: Exception) -> bool:
+    """Return whether an error is about a name that a half-imported module lacks, or comes from a half-imported file of this package."""
     if isinstance(error, (ImportError, AttributeError)) and "partially initialized module" in str(error):
         return True  # the handler imported a missing name from the file, or read it as an attribute
     if isinstance(error, ImportError):

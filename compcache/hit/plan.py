@@ -342,9 +342,9 @@ class Plan:
         return self._split_nodes.get((name, expected[:_DIGEST]), name)
 
     def _require_type(self, name: str, node: _Node, choice: Choice) -> None:
-        """Check that a realization fits its first user. Other users that it does not fit get another node.
+        """Check that a realization fits its first user. Other users that it does not fit, and any such user of the root, get another node.
 
-        Raise `SignatureMismatchError` if the realization does not fit the first user.
+        Raise `SignatureMismatchError` if the realization does not fit the first user of another node than the root.
         """
         if not node.uses or (len(node.uses) == 1 and choice.record.link_type[:_DIGEST] in node.uses):
             return

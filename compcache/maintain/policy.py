@@ -309,7 +309,7 @@ class _Population:
         self.propagate_uses(())
 
     def _newest_first(self) -> array[int]:
-        """Return the numbers of the entries, the latest used first, then the latest created, then by module_id.
+        """Return the numbers of the entries by `recency`, the newest first; equal ones by creation, the latest first, then by module_id.
 
         Sort three times, the least important key first, because comparing tuples of keys takes three times as long.
         """

@@ -220,11 +220,11 @@ LOOKALIKES = """
 @"external = v" = constant i64 7
 @"constant, ptr u" = alias i64, ptr @"external = v"
 @s = global [38 x i8] c"@q = alias i64, ptr @p = weak global  ", section "my = alias i64, ptr "
-define i64 @"f, ptr g h"(i64 %n) {
+define i64 @"f, trunc (h"(i64 %n) {
   ret i64 %n
 }
-@"fa alias fb" = alias i64 (i64), ptr @"f, ptr g h"
-@"wa), ptr wb" = weak unnamed_addr alias i64 (i64), ptr @"f, ptr g h"
+@"fa alias fb" = alias i64 (i64), ptr @"f, trunc (h"
+@"wa), ptr wb" = weak unnamed_addr alias i64 (i64), ptr @"f, trunc (h"
 """
 OF_LOOKALIKES = """
 @"x, ptr y" = external global i64
@@ -232,7 +232,7 @@ OF_LOOKALIKES = """
 @"external = v" = external global i64
 @"constant, ptr u" = external global i64
 @s = external global [38 x i8]
-declare i64 @"f, ptr g h"(i64)
+declare i64 @"f, trunc (h"(i64)
 declare i64 @"fa alias fb"(i64)
 declare i64 @"wa), ptr wb"(i64)
 define i64 @user(i64 %n) {
@@ -242,7 +242,7 @@ define i64 @user(i64 %n) {
   %d = load i64, ptr @"constant, ptr u"
   %e = load i8, ptr getelementptr (i8, ptr @s, i64 1)
   %f = zext i8 %e to i64
-  %g = call i64 @"f, ptr g h"(i64 %n)
+  %g = call i64 @"f, trunc (h"(i64 %n)
   %h = call i64 @"fa alias fb"(i64 %n)
   %i = call i64 @"wa), ptr wb"(i64 %n)
   %1 = add i64 %a, %b
@@ -262,6 +262,15 @@ def test_names_and_values_that_look_like_definitions(cache: Cache, group: str | 
     override = adder("other", 1000).replace("@other", '@"wa), ptr wb"')
     cache.add_modules(map(ModuleSource, (LOOKALIKES, OF_LOOKALIKES, override)), group)
     assert cache.get_target("user")(1) == 5 + 5 + 7 + 7 + ord("q") + 1 + 1 + 1001
+
+
+def test_a_string_that_looks_like_an_alias_of_a_weak_function_stays(cache: Cache) -> None:
+    text = "an alias i64 (), ptr @hook "
+    weak = f'@text = constant [{len(text)} x i8] c"{text}"\n@same = alias i64 (), ptr @hook\ndefine weak i64 @hook() {{\n  ret i64 1\n}}\n'
+    at = "define i8 @at(i64 %i) {\n  %p = getelementptr i8, ptr @text, i64 %i\n  %c = load i8, ptr %p\n  ret i8 %c\n}\n"
+    cache.add_modules([ModuleSource(weak + at), ModuleSource("define i64 @hook() {\n  ret i64 2\n}\n")])
+    assert "".join([chr(cache.get_target("at")(number)) for number in range(len(text))]) == text
+    assert cache.get_target("same")() == 1
 
 
 @pytest.mark.parametrize("name", ["external = v", "constant, ptr u"])

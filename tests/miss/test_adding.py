@@ -659,7 +659,7 @@ def test_only_llvms_thread_creates_modules_to_compare_code(cache: Cache, monkeyp
     assert threading.main_thread() not in threads
 
 
-@pytest.mark.parametrize("text", ["see alias f(x), ptr g h", "an ifunc f(x), ptr r s", "thread_local(localexec)", "extern_weak dso_local"])
+@pytest.mark.parametrize("text", ["see alias f (x), ptr @g h", "ifunc f (x), ptr @r s", "thread_local(localexec)", "extern_weak dso_local"])
 def test_strings_may_contain_words_of_llvm(cache: Cache, text: str) -> None:
     """Also as names."""
     cache.add_module(

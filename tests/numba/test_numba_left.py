@@ -213,11 +213,14 @@ def caller(x):
 """
 
 
-@pytest.mark.parametrize("is_called_first", [False, True])
-def test_stored_code_contains_no_code_of_numbas_own_cache(tmp_path: Path, *, is_called_first: bool) -> None:
+@pytest.mark.parametrize("case", ["new", "called", "declared", "declared later"])
+def test_stored_code_contains_no_code_of_numbas_own_cache(tmp_path: Path, case: str) -> None:
+    """Plain Numba runs the old code of a callee with declared signatures, which it loads with the module."""
     project = Project(tmp_path)
-    project.write(p=CALLS_NUMBAS)
-    script = f"import p\np.helper(2)\nresult = {'p.cached_by_numba(2)' if is_called_first else None}, p.caller(2)"
+    declared = CALLS_NUMBAS.replace("(cache=True)", "('i8(i8)', cache=True)")
+    project.write(p=declared if case == "declared" else CALLS_NUMBAS, q=declared)
+    script = f"import p\np.helper(2)\nimport {'q as p' if case == 'declared later' else 'p'}\n"
+    script += f"result = {'p.cached_by_numba(2)' if case == 'called' else None}, p.caller(2)"
 
     def run(factor: str, numba: str) -> object:
         places = {"COMPCACHE_DIR": str(project.cache), "NUMBA_CACHE_DIR": str(tmp_path / numba)}
@@ -226,7 +229,12 @@ def test_stored_code_contains_no_code_of_numbas_own_cache(tmp_path: Path, *, is_
     run("1", "numba")
     value = run("4", "numba")  # Numba finds the code that it has stored for the other factor
     other = run("4", "other")
-    assert (value, other) == (((2, 9), (8, 9)) if is_called_first else ((None, 9), (None, 9)))
+    assert (value, other) == {
+        "new": ((None, 9), (None, 9)),
+        "called": ((2, 9), (8, 9)),
+        "declared": ((None, 3), (None, 9)),
+        "declared later": ((None, 3), (None, 9)),
+    }[case]
 
 
 @pytest.mark.parametrize("is_called_first", [False, True])

@@ -203,7 +203,7 @@ def requires(image: bytes) -> str:
 
 
 def _libc_requirement(versions: Iterable[str], undefined: Iterable[str]) -> str:
-    """Return the latest needed version of glibc. If no symbol has a version of glibc, return the C library that the symbols need."""
+    """Return the latest version of glibc in `versions`, like ``glibc 2.14``. If there is none, return the result of `needed_libc`."""
     numbers = [tuple(map(int, match.groups())) for match in map(_GLIBC_VERSION.fullmatch, versions) if match]
     return "glibc {}.{}".format(*max(numbers)) if numbers else platform_symbols.needed_libc(undefined)
 

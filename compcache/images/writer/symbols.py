@@ -82,7 +82,7 @@ class Symbols:
             if first_reference.binding > symbol.binding:  # a strong reference replaces a weak one
                 self.undefined[symbol.name] = symbol
 
-    def values(self) -> list[list[int | None]]:
+    def addresses(self) -> list[list[int | None]]:
         """Return the addresses of the symbols of each object, by symbol number, or None for symbols without an address in the image."""
         addresses: list[list[int | None]] = []
         for homes, obj in zip(self._homes, self._inputs, strict=True):
@@ -108,10 +108,10 @@ class Symbols:
             return home[0]
         return self._outputs[_BSS] if (owner, number) in self._common else None
 
-    def exported(self, values: Sequence[Sequence[int | None]]) -> ExportedSymbol:
-        """Return the place of the exported symbol, given the result of `values`. Raise `FormatError` if the symbol is not in the image."""
+    def exported(self, addresses: Sequence[Sequence[int | None]]) -> ExportedSymbol:
+        """Return the place of the exported symbol, given the result of `addresses`. Raise `FormatError` if it is not in the image."""
         owner, number = self._export
-        symbol, address = self._inputs[owner].symbols[number], values[owner][number]
+        symbol, address = self._inputs[owner].symbols[number], addresses[owner][number]
         section = self.section_of(owner, number, symbol.section)
         if address is None or section is None:
             raise FormatError(f"the exported symbol {symbol.name!r} is not in a section of the image")
@@ -146,7 +146,7 @@ def symbol_sections(
     Args:
         inputs: the objects.
         symbols: the symbols of the objects.
-        values: the addresses of the symbols (`Symbols.values`).
+        values: the addresses of the symbols (`Symbols.addresses`).
         export: the name of the exported symbol. All other defined symbols become local.
         requested: the names that the image requests from other images.
         thread_start: the address of the template for thread-local variables.

@@ -103,9 +103,9 @@ def _write_image(
     template = _align_thread_template(outputs)
     segments = 4 + (frames > 0) + (template is not None)
     layout = lay_out(outputs.values(), _HEADER.size + segments * _SEGMENT.size, linking.page)
-    values = symbols.values()
+    addresses = symbols.addresses()
     relocator = Relocator(
-        linking, tables, symbols.external, values, imports, _section_address(outputs, ".got"), _section_address(outputs, ".plt"),
+        linking, tables, symbols.external, addresses, imports, _section_address(outputs, ".got"), _section_address(outputs, ".plt"),
         template[0].address if template else 0,
     )  # fmt: skip
     _relocate_pieces(layout, relocator)
@@ -115,9 +115,9 @@ def _write_image(
         outputs[".plt"].content = relocator.stubs()
     if frames:
         _index_frames(outputs[".eh_frame_hdr"], outputs[".eh_frame"])
-    exported = symbols.exported(values)
+    exported = symbols.exported(addresses)
     dynamic.fill(exported, relocator.dynamic, linking.relative)
-    tail = symbol_sections(inputs, symbols, values, export, frozenset(tables.names), template[0].address if template else 0)
+    tail = symbol_sections(inputs, symbols, addresses, export, frozenset(tables.names), template[0].address if template else 0)
     image = _assemble(inputs[0].machine, layout, tail, _program_headers(layout, outputs, template, linking.page))
     return WrittenImage(image, _encode_places(relocator.places, exported.address), needed)
 

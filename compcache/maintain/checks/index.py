@@ -188,10 +188,11 @@ def _repair_index(state: CheckState, missing: _Differences, stale: int, damaged:
     for name, reason in damaged.items():
         state.report("index", name, f"segment {name} of the index of {root} cannot be used ({reason}); {advice}", repaired=is_rebuilt)
     if missing.count:
-        delay = "" if is_rebuilt else ", or run prune an hour after the addition"
+        cause = "segments cannot be used" if damaged else "an addition was interrupted"
+        delay = "" if is_rebuilt or damaged else ", or run prune an hour after the addition"
         message = (
             f"the index of {root} lacks functions or entries of data ({missing.count}), for example of module {missing.example.hex()}, "
-            f"because an addition was interrupted; {advice}{delay}"
+            f"because {cause}; {advice}{delay}"
         )
         state.report("unindexed", root, message, note=True, repaired=is_rebuilt)
     if stale:

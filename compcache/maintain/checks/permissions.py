@@ -45,8 +45,11 @@ def _check_directory(state: CheckState, path: str, status: os.stat_result) -> No
         state.report("permissions", path, f"{path} belongs to user {status.st_uid}, whose code would run as yours; change the owner")
     elif mode & 0o022:
         is_repaired = state.repair and _try_set_mode(state.store, path, DIRECTORY_MODE)
-        advice = "" if is_repaired else f"; run 'chmod go-w {path}', or run check with repair"
-        state.report("permissions", path, f"other users can write to {path} (mode {mode:04o}){advice}", repaired=is_repaired)
+        if is_repaired:
+            message = f"other users could write to {path} (mode {mode:04o}); the mode was changed to {DIRECTORY_MODE:04o}"
+        else:
+            message = f"other users can write to {path} (mode {mode:04o}); run 'chmod go-w {path}', or run check with repair"
+        state.report("permissions", path, message, repaired=is_repaired)
 
 
 def _try_set_mode(store: Store, path: str, mode: int) -> bool:

@@ -195,10 +195,11 @@ def _present_dependencies(functions: Iterable[Any]) -> LibraryRecord:
 def _unrecorded_dependencies(library: Any) -> LibraryRecord:
     """Return the dependencies of a library that was compiled outside all scopes.
 
-    If the library contains a user's function that was compiled before compilations were recorded, the dependencies are unknown.
+    If the library contains a user's function that was compiled or loaded before compilations were recorded, the dependencies are unknown.
     """
     if _unrecorded:
-        defined = [function.name for function in library._final_module.functions if not function.is_declaration]
+        modules = filter(None, (library._final_module, library._shared_module))  # the first has no functions if the code was loaded
+        defined = [function.name for module in modules for function in module.functions if not function.is_declaration]
         if any(name.startswith("_ZN") and "_ZN5numba" not in name for name in defined):  # a function that is not Numba's own
             reason = f"the function calls {library.name}, which was compiled too early: install compcache.numba before all compilations"
             return LibraryRecord(problem=Unidentifiable(reason))

@@ -166,11 +166,15 @@ def vectorize(*args: Any, **options: Any) -> Any:
 def guvectorize(*args: Any, **options: Any) -> Any:
     """Replace `numba.guvectorize`. Return a decorator that returns a ufunc of stored loops. Numba compiles loops that are not stored.
 
-    The decorator is Numba's own if compilation is disabled, or only Numba can interpret the arguments.
+    The decorator is Numba's own if compilation is disabled, or only Numba can interpret the arguments or the options. The ufunc is Numba's
+    own if only Numba can run the function, or if it is parallel and has no signatures.
 
     Args:
         args: the arguments of `numba.guvectorize`.
         options: the options of `numba.guvectorize`.
+
+    Raises:
+        ImportError: Numba is needed and cannot be imported.
     """
     if _is_jit_disabled() or not 0 < len(args) <= _MAX_GUVECTORIZE_ARGUMENTS or type(args[-1]) is not str:
         return numba_decorator("guvectorize")(*args, **options)

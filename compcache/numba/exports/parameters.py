@@ -123,11 +123,14 @@ def add_default_types(function: Any, func_name: str, args: tuple[Any, ...]) -> t
     parameters = list(inspect.signature(function).parameters.values())
     if len(args) > len(parameters):
         declared, accepted = plural(len(args), "argument type"), plural(len(parameters), "parameter")
-        raise export_error(func_name, f"its signature declares {declared}, but the function has {accepted}")
+        raise export_error(
+            func_name, f"its signature declares {declared}, but the function has {accepted}; declare one type for each parameter"
+        )
     omitted = parameters[len(args) :]
     for parameter in omitted:
         if parameter.default is parameter.empty:
-            raise export_error(func_name, f"its signature declares no type for {parameter.name!r}, which has no default value")
+            message = f"its signature declares no type for the parameter {parameter.name!r}; declare a type, or give it a default value"
+            raise export_error(func_name, message)
     return (*args, *[types.Omitted(parameter.default) for parameter in omitted])
 
 

@@ -258,7 +258,7 @@ def c_reference(value: Any, name: str) -> Any:
 
 
 def names_of_c_references(value: Any) -> list[str]:
-    """Return the names under which C code of an object's classes may store references."""
+    """Return the names under which C code of those classes of an object that libraries define may store references."""
     bases = [base for base in type(value).__mro__ if is_library_module(base.__module__)]
     return [name for base in bases for name, item in vars(base).items() if isinstance(item, _HOLDERS)]
 

@@ -384,8 +384,8 @@ def _wrap_unserialize(original: Any) -> Any:
         """Load a library as before. Numba's own cache does not compare the values that callees read."""
         library = original(self, serialized)
         problem = Unidentifiable(
-            f"the function calls {library.name}, which was loaded from another cache, of Numba or of a package, that may not notice "
-            "changes of globals and callees; with COMPCACHE_NUMBA=1, this package caches both functions"
+            f"the function calls {library.name}, which was loaded from the cache of Numba or of another package. That cache may not notice "
+            "changes of globals and callees: set COMPCACHE_NUMBA=1, so that compcache caches both functions"
         )
         libraries.set_dependencies(library, libraries.LibraryRecord(problem=problem))
         return library

@@ -65,7 +65,9 @@ def find_packages() -> tuple[Packages, list[str]]:
     if missing:
         raise NotLazy(f"the distribution {missing[0]} is not on sys.path: install it, or add its directory")
     if os.path.exists(vector_library):
-        raise NotLazy(f"Numba uses Intel's vector library {vector_library}, which compcache supports only with Numba: remove this file")
+        raise NotLazy(
+            f"compcache must import Numba to run code for Intel's vector library {vector_library}: uninstall it to run without Numba"
+        )
     rows = [f"{name}: {_distribution_digest(directory, examined)}" for name, directory in chosen.items()]
     others = [directory for name, directory in chosen.items() if name not in _COMPILERS]
     rows += [_requirement_text(directory, examined) for directory in _required_by(others, found, set(chosen.values()))]
