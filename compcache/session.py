@@ -5,24 +5,18 @@ The facade creates a session at the first miss, and passes it to all operations 
 
 from __future__ import annotations
 
-from collections import deque
-
 from compcache.interrupts import reraise_interrupt
 from compcache.settings import REMOTE_MODE_VARIABLE, REMOTE_VARIABLE, from_environment, setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from compcache.formats.built_module import BuiltModule
     from compcache.hit.loader import Loader
     from compcache.remote.client import Inquiry, RemoteStore
     from compcache.store import Store
 
 __all__ = ["Session"]
-
-#: The number of additions that a session keeps in memory, and the largest size of one in bytes.
-_MOST_KEPT, _LARGEST_KEPT = 512, 1 << 16
 
 
 class Session:
@@ -40,7 +34,7 @@ class Session:
         TypeError: an item of `remote` has another type.
     """
 
-    __slots__ = ("_added", "_remote_given", "_remotes", "_swept", "_url", "loader", "lock_timeout", "max_size", "retargets", "store")
+    __slots__ = ("_remote_given", "_remotes", "_url", "loader", "lock_timeout", "max_size", "retargets", "store")
 
     def __init__(
         self, store: Store, loader: Loader, *, max_size: int | None, lock_timeout: float | None, retargets: bool,
@@ -53,8 +47,6 @@ class Session:
         self.retargets = retargets
         self._remote_given = _join_texts("remote", remote[0]), _join_texts("remote_mode", remote[1])
         self._remotes: list[RemoteStore | None] = []  # at most one item: the opened store, or None if there is no remote store
-        self._added: deque[tuple[bytes, BuiltModule, bool]] = deque(maxlen=_MOST_KEPT)  # additions, each with whether it is signed
-        self._swept: frozenset[bytes] = frozenset()  # those of them that the size limit has removed
         self._url: str | None = None  # the URLs, with the content of files, for which the store was opened
 
     @property
@@ -146,44 +138,17 @@ class Session:
         """
         return self.loader.holds(name, to_import=True) or bool(self.fetch((name,))) or self._restore_module(name)
 
-    def keep_additions(self, added: Iterable[tuple[bytes, BuiltModule]], removed: Iterable[bytes], *, sign: bool) -> None:
-        """Keep small added modules in memory, because later modules may import them.
-
-        `removed` are the modules that the size limit has removed since. `sign` is whether the modules are signed.
-        """
-        small = [(module_id, module, sign) for module_id, module in added if sum(map(len, module.sections)) <= _LARGEST_KEPT]
-        self._added.extend(small)
-        if removed:
-            self._swept = self._swept.union(removed).intersection([module_id for module_id, *_ in list(self._added)])
-
-    def forget_additions(self) -> None:
-        """Forget the additions that `keep_additions` has kept, because the directory was cleared."""
-        self._swept = frozenset()
-
     def _restore_module(self, name: str) -> bool:
         """Store the module of a function again if this process holds it, and return whether code can import the function afterwards.
-
-        A process holds the modules that it has loaded, and additions that the size limit has removed (`keep_additions`).
 
         Raise `StorageError` if the directory cannot be read.
         """
         target = self.loader.held(name)
-        if target is None and not self._swept:
+        if target is None:
             return False
-        from compcache.publish.restore import ensure_stored, store_again
+        from compcache.publish.restore import ensure_stored
 
-        if target is not None:
-            return ensure_stored(self.store, self.loader, target) and self.loader.holds(name, to_import=True)
-        for module_id, module, sign in reversed(list(self._added)):
-            if not any(name == defined for defined, *_ in module.indexed):
-                continue
-            if module_id not in self._swept:
-                break  # the program has removed the newest code of the name
-            self._swept -= {module_id}
-            store_again(self.store, module, sign=sign)
-            if self.loader.holds(name, to_import=True):
-                return all([self.can_import(imported) for imported in module.imports])  # noqa: C419 - all of them
-        return False
+        return ensure_stored(self.store, self.loader, target) and self.loader.holds(name, to_import=True)
 
 
 def _join_texts(name: str, value: object) -> str | None:

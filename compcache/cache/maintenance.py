@@ -238,8 +238,6 @@ class Maintenance(Facade):
 
         if self._entries is not None:
             self._entries.drop()
-        if self._opened_session is not None:
-            self._opened_session.forget_additions()
         return clear(self._store)
 
 

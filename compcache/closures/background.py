@@ -70,7 +70,7 @@ def start_background_work(
     must_tune = tune and not loads_native_code(session, name)
     must_link = not processes.get(_LINKS) and _should_be_linked(session, target)
     if must_tune or must_link:
-        with suppress(CompcacheError, OSError):  # the next process tries again
+        with suppress(CompcacheError, OSError, ValueError):  # the next process tries again; ValueError is raised for a damaged key
             processes[_LINKS if must_link else name] = _start_process(settings(), name, tune=must_tune, link=must_link)
 
 
@@ -102,7 +102,7 @@ def _start_process(settings: dict[str, Any], func_name: str, *, tune: bool, link
     Raise `OSError` if the process cannot be started.
     """
     work = marshal.dumps((settings, func_name, tune, link)).hex()  # only this user can read a process's environment
-    return start_detached(_CHILD, [], {**os.environ, "_COMPCACHE_BACKGROUND": work})
+    return start_detached(_CHILD, [], {**os.environ, "COMPCACHE_SIGNING_KEY": "", "_COMPCACHE_BACKGROUND": work})
 
 
 def unlinkable_file_name(store: Store) -> str:

@@ -386,7 +386,8 @@ class Plan:
         """
         if self._split_nodes:
             name = name.partition(_SPLIT_MARK)[0]
-        for module_id, offset in node.candidates:
+        while (place := next(node.candidates, None)) is not None:  # `keep_error` may exchange the candidates
+            module_id, offset = place
             try:
                 if name in self._loader.merged:
                     from compcache.hit.closures.providers import refuse_other_mapping

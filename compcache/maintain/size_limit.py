@@ -38,8 +38,8 @@ _MANY = 1 << 13
 
 def note_additions(
     store: Store, added: Sequence[tuple[bytes, BuiltModule]], max_size: int | None, in_use: Callable[[], Iterable[bytes]] = tuple
-) -> tuple[bytes, ...]:
-    """Count published modules, and prune if the size limit is exceeded. Return the ids of the pruned modules.
+) -> None:
+    """Count published modules, and prune if the size limit is exceeded.
 
     After a failure, issue a `CacheWarning`, once for each cache object. The addition itself has succeeded.
 
@@ -58,20 +58,19 @@ def note_additions(
         limit = effective_limit(max_size, store.root)
         if limit is not None:
             new = [module_id for module_id, _ in added]
-            return _add_and_sweep(store, lambda: frozenset([*new, *in_use()]), sum(sizes), limit)
+            _add_and_sweep(store, lambda: frozenset([*new, *in_use()]), sum(sizes), limit)
     except (CompcacheError, OSError, ValueError, MemoryError) as error:
         reraise_interrupt(error)
         message = f"the size limit of the cache {store.root} could not be enforced: {error}; run 'compcache prune'"
         warn_once(store, store.path(SIZE), message)
-    return ()
 
 
-def _add_and_sweep(store: Store, find_kept: Callable[[], frozenset[bytes]], size: int, limit: int) -> tuple[bytes, ...]:
+def _add_and_sweep(store: Store, find_kept: Callable[[], frozenset[bytes]], size: int, limit: int) -> None:
     """Add `size` bytes to the estimate. If the estimate then exceeds the limit or is missing, sweep, unless another process is sweeping.
 
     `find_kept` returns the module_ids that a sweep must not remove. If `size` cannot be added, the next addition adds it.
 
-    Return the ids of the removed modules. Raise `OSError` if a volume cannot be read, or the estimate cannot be written after a sweep.
+    Raise `OSError` if a volume cannot be read, or the estimate cannot be written after a sweep.
     """
     added, store.stats.unaccounted = store.stats.unaccounted + size, 0
     try:
@@ -79,29 +78,24 @@ def _add_and_sweep(store: Store, find_kept: Callable[[], frozenset[bytes]], size
     except OSError as error:  # usually a full disk; the next addition counts these bytes, too
         reraise_interrupt(error)
         store.stats.unaccounted += added
-        return ()
+        return
     # If pinned modules exceed the limit, the next sweep waits for more additions.
     if estimate is not None and not estimate.is_long:
         excess = estimate.settled + limit // 8 if estimate.settled > limit else 0
         if estimate.size <= max(limit, excess):
-            return ()
-    removed: tuple[bytes, ...] = ()
+            return
     with try_lock(store, "size") as owned:
         if not owned:
-            return ()
+            return
         if estimate is None or estimate.size > limit:
-            size, removed = _sweep(store, find_kept, limit, compacts=estimate is None or estimate.settled <= limit)
-            settled = size
+            size = settled = _sweep(store, find_kept, limit, compacts=estimate is None or estimate.settled <= limit)
         else:
             size, settled = estimate.size, estimate.settled
         write_estimate(store, size, settled)
-    return removed
 
 
-def _sweep(store: Store, find_kept: Callable[[], frozenset[bytes]], limit: int, *, compacts: bool) -> tuple[int, tuple[bytes, ...]]:
-    """Prune to `_LOW` of the limit, or with `compacts` start a process that packs small files.
-
-    Return the size of the cache now, in bytes, and the ids of the removed modules.
+def _sweep(store: Store, find_kept: Callable[[], frozenset[bytes]], limit: int, *, compacts: bool) -> int:
+    """Prune to `_LOW` of the limit, or with `compacts` start a process that packs small files. Return the size of the cache now, in bytes.
 
     Nothing is done if the cache is within the limit. `find_kept` returns the modules that stay. Raise `OSError` if a volume cannot be read.
     """
@@ -114,15 +108,15 @@ def _sweep(store: Store, find_kept: Callable[[], frozenset[bytes]], limit: int, 
         count += len(sizes)
         small += sum(filter(SMALL.__ge__, sizes))
     if size <= limit:
-        return size, ()
+        return size
     small -= sum(volume.status.st_size for volume in store.volumes.current())
     if compacts and count >= _MANY and small * 2 >= size and can_use_subprocess(store):
         with suppress(OSError):
             run_in_subprocess(store, "compcache.maintain.compact", "compact_at_low_priority")
-            return size, ()
+            return size
     from compcache.maintain.policy import PrunePolicy
     from compcache.maintain.prune import prune
 
     store.stats.flush(now_held=True)  # modules in memory count as used now
     report = prune(store, PrunePolicy(max_bytes=int(limit * _LOW)), spare=find_kept())
-    return report.size_after, tuple([bytes.fromhex(module.module_id) for module in report.removed])
+    return report.size_after

@@ -51,10 +51,9 @@ def publish_built(
     imports = {name for _, module in published for name in module.imports}
     if imports:
         keep_stored(session, imports)
-    new_modules = list({module_id: module for module_id, module in published if module_id in written}.items())
+    new_modules = {module_id: module for module_id, module in published if module_id in written}
     if new_modules:
-        removed = note_additions(session.store, new_modules, session.max_size, partial(modules_of_builds, session.store.root))
-        session.keep_additions(new_modules, removed, sign=sign)
+        note_additions(session.store, list(new_modules.items()), session.max_size, partial(modules_of_builds, session.store.root))
     remote = session.remote() if not is_derived else None
     if remote is not None and remote.writes:
         for module_id, _ in published:

@@ -16,13 +16,12 @@ from compcache.publish.writer import keep_in_memory, publication_of, publish_mod
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from compcache.formats.built_module import BuiltModule
     from compcache.hit.loader import LoadedModule, Loader
     from compcache.hit.target import TargetContext, TypedCallTarget
     from compcache.publish.writer import Publication
     from compcache.store import Store
 
-__all__ = ["ensure_held", "ensure_stored", "restore_providers", "store_again"]
+__all__ = ["ensure_held", "ensure_stored", "restore_providers"]
 
 
 def ensure_stored(store: Store, loader: Loader, target: TypedCallTarget) -> bool:
@@ -51,7 +50,7 @@ def ensure_stored(store: Store, loader: Loader, target: TypedCallTarget) -> bool
             return False
     for publication in publications.values():
         if publication is not None:
-            store_again(store, publication)
+            _store_again(store, publication)
     return True
 
 
@@ -60,7 +59,7 @@ def restore_providers(store: Store, modules: Iterable[LoadedModule], names: Coll
     for module in modules:
         publication = _read_publication(store, module) if not store.exists(module.module_id) else None
         if publication is not None and any(name in names for name, *_ in publication.indexed):
-            store_again(store, publication)
+            _store_again(store, publication)
 
 
 def ensure_held(store: Store, target: TypedCallTarget) -> bool:
@@ -101,10 +100,10 @@ def _read_publication(store: Store, module: LoadedModule) -> Publication | None:
         return None
 
 
-def store_again(store: Store, publication: BuiltModule | Publication, *, sign: bool = False) -> None:
-    """Store a lost module again, signed if `sign` is set. If that fails, keep it in memory for this process."""
+def _store_again(store: Store, publication: Publication) -> None:
+    """Store a lost module again. If that fails, keep it in memory for this process."""
     try:
-        publish_modules(store, [publication], sign=sign)
+        publish_modules(store, [publication], sign=False)
     except StorageError:
         keep_in_memory(store, publication)
         return

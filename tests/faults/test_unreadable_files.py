@@ -13,7 +13,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from helpers import adder
+from helpers import adder, caller
 from mock_directory import READING, FaultyFiles, cache_on
 
 from compcache import Cache, CompcacheError, ModuleSource, PrunePolicy
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: Not EACCES: a file that this user may not read is known to be of no use to this user.
 NUMBERS = (errno.EIO, errno.EMFILE, errno.ENOMEM)
 #: What each function returns for 1.
-ANSWERS = {"kept": 2, "newer": 31, "pinned": 5, "single": 7}
+ANSWERS = {"kept": 2, "newer": 31, "pinned": 5, "single": 7, "user": 31}
 REMOVED = ("gone", "volatile")
 
 
@@ -41,6 +41,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cache.compact(grace=0)
         for name, value in (("newer", 30), ("volatile", 5), ("single", 6)):
             cache.add_module(ModuleSource(adder(name, value)))
+        cache.add_module(ModuleSource(caller("user", "newer")))
         cache.pin("pinned")
         cache.remove("gone")
         cache.remove("volatile")
@@ -55,7 +56,7 @@ def without_index(cache: Cache) -> None:
 
 def add_newer(cache: Cache) -> dict[str, int]:
     cache.add_module(ModuleSource(adder("newer", 40)))
-    return {"newer": 41}
+    return {"newer": 41, "user": 41}
 
 
 def add_newer_without_index(cache: Cache) -> dict[str, int]:

@@ -6,24 +6,14 @@ import errno
 import os
 import shutil
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from faulty_makers import made_by, set_faults
 from helpers import adder, caller, constant, flip_byte, module_file, run_fresh, snapshot
 from mock_directory import DyingFiles, FaultyFiles, KilledError, Operation, cache_on, no_permission
 
-from compcache import (
-    Cache,
-    CacheWarning,
-    Function,
-    InvalidNameError,
-    ModuleSource,
-    NotCachedError,
-    PrunePolicy,
-    StorageError,
-    UndefinedSymbolError,
-)  # fmt: skip
+from compcache import Cache, CacheWarning, Function, InvalidNameError, ModuleSource, NotCachedError, PrunePolicy, StorageError
 from compcache.directory.places import MODULE_LISTS
 from compcache.files import Tree
 from compcache.maintain import remove
@@ -33,7 +23,6 @@ from compcache.store import Store
 from compcache.usage import size_estimate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from compcache.formats.index import Index, Segment
@@ -288,62 +277,6 @@ def test_what_was_just_added_stays_even_where_it_alone_exceeds_the_limit(directo
             cache.add_module(ModuleSource(adder(name, 1)))
             assert cache.get_target(name)(1) == 2
         assert not cache.has("f")
-
-
-def add_leaf(cache: Cache) -> None:
-    cache.add_module(ModuleSource(adder("deepest", 1)))
-    cache.add_module(ModuleSource(caller("leaf", "deepest")))
-
-
-def add_more(cache: Cache) -> None:
-    for number in range(12):
-        cache.add_module(ModuleSource(adder(f"other{number}", number)))
-    assert not cache.has("leaf"), "the limit is kept"
-    assert not cache.has("deepest")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "request_top",
-    [
-        lambda cache, top: cache.add_module(top),
-        lambda cache, top: cache.add_modules([top]),
-        lambda cache, top: cache.get_or_compile("top", lambda: top),
-    ],
-    ids=["add_module", "add_modules", "get_or_compile"],
-)  # fmt: skip
-def test_a_program_imports_what_it_added_also_if_the_limit_has_removed_it(
-    directory: Path, request_top: Callable[[Cache, ModuleSource], Any]
-) -> None:
-    with Cache(directory, max_size=40_000) as cache:
-        add_leaf(cache)
-        add_more(cache)
-        request_top(cache, ModuleSource(caller("top", "leaf")))
-        assert cache.get_target("top")(1) == 2
-    with Cache(directory) as cache:
-        assert cache.get_target("top")(1) == 2
-
-
-def test_what_a_program_removed_itself_does_not_come_back_after_the_limit_was_exceeded(directory: Path) -> None:
-    with Cache(directory, max_size=40_000) as cache:
-        add_leaf(cache)
-        add_more(cache)
-        cache.add_module(ModuleSource(adder("leaf", 7)))
-        cache.remove("leaf")
-        with pytest.raises(UndefinedSymbolError, match="leaf"):
-            cache.add_module(ModuleSource(caller("top", "leaf")))
-        cache.clear()
-        with pytest.raises(UndefinedSymbolError, match="deepest"):
-            cache.add_module(ModuleSource(caller("leaf", "deepest")))
-
-
-def test_additions_are_kept_for_imports_up_to_a_limit(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compcache.session._MOST_KEPT", 8)
-    with Cache(directory, max_size=40_000) as cache:
-        add_leaf(cache)
-        add_more(cache)
-        with pytest.raises(UndefinedSymbolError, match="leaf"):
-            cache.add_module(ModuleSource(caller("top", "leaf")))
 
 
 def test_the_environment_sets_the_limit_and_zero_means_none(
