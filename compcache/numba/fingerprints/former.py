@@ -53,12 +53,13 @@ class _KeptValues:
         references: references from `_refer_to` to the functions, classes and objects of Numba's classes among the values, by their ids.
     """
 
-    __slots__ = ("attributes", "calls", "cells", "code", "globals", "names", "references", "_compcache_kept")
+    __slots__ = ("attributes", "calls", "cells", "code", "globals", "items", "names", "references", "_compcache_kept")
 
     def __init__(self, code: CodeType, calls: int) -> None:
         self.code = code
         self.names = set(_names_in(code))
         self.calls = calls
+        self.items = _MAX_ITEMS
         self.globals: dict[str, Former] = {}
         self.cells: dict[str, Former] = {}
         self.attributes: dict[tuple[int, str], tuple[Callable[[], Any], Former]] = {}
@@ -76,7 +77,10 @@ class _KeptValues:
         """
         cls = type(value)
         if issubclass(cls, tuple):
-            items = [self.keep(item, owners) for item in tuple.__iter__(value)]
+            self.items -= tuple.__len__(value)
+            if self.items < 0 or all(type(item) in _PLAIN for item in tuple.__iter__(value)):
+                return lambda _: value
+            items = [self._keep_item(item, owners) for item in tuple.__iter__(value)]
             return lambda copies: _former_tuple(cls, [item(copies) for item in items])
         copied = _copy_array(value)
         if cls in _PLAIN or copied is not value:
@@ -95,6 +99,11 @@ class _KeptValues:
         if issubclass(cls, (type, _Function)) or is_generator_module(type.__getattribute__(cls, "__module__")):
             self.references[id(value)] = reference
         return lambda copies: MISSING if reference() is None else former_function(reference(), copies)
+
+    def _keep_item(self, value: Any, owners: int) -> Former:
+        """Keep an item of a tuple as `keep` does. Only the tuple may refer to an array, which is kept alive."""
+        copied = _copy_array(value)
+        return (lambda _: copied) if _is_array(value) else self.keep(value, owners)
 
     def _keep_function(self, value: Any) -> None:
         """Keep the values and attributes that a callee reads. Do nothing if the value is not a Python function."""
@@ -136,7 +145,7 @@ def _refer_to(value: Any) -> Callable[[], Any]:
     with suppress(TypeError):
         return ref(value)
     with suppress(Exception):
-        return (lambda: None) if is_library_module(type(value).__module__) else lambda: value
+        return (lambda: None) if type(value) in _CONTAINERS else lambda: value
     return lambda: None
 
 
@@ -253,7 +262,9 @@ def _former_module(module: Any, attributes: dict[str, Former], copies: Any) -> A
 
 def _former_tuple(cls: type, items: list[Any]) -> Any:
     """Return a tuple of this class with former items, or `MISSING` if one of them is gone."""
-    return MISSING if any(item is MISSING for item in items) else tuple.__new__(cls, items)
+    with suppress(TypeError):  # structures like `time.struct_time` are made in C
+        return MISSING if any(item is MISSING for item in items) else tuple.__new__(cls, items)
+    return MISSING
 
 
 def _is_same(former: Any, present: Any) -> bool:
@@ -265,7 +276,7 @@ def _is_same(former: Any, present: Any) -> bool:
     if _is_array(former):
         return bool(former.tobytes() == present.tobytes())
     if issubclass(type(former), tuple):
-        return len(former) == len(present) and all(map(_is_same, tuple.__iter__(former), tuple.__iter__(present)))
+        return tuple.__len__(former) == tuple.__len__(present) and all(map(_is_same, tuple.__iter__(former), tuple.__iter__(present)))
     if type(former) in _PLAIN:
         return repr(former) == repr(present)  # 0.0 equals -0.0
     return _marshalled(former) == _marshalled(present) is not None  # both are None for values that are not copied

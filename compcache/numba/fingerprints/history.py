@@ -55,9 +55,10 @@ def record_code(parts: Iterable[FunctionPart], records: Iterable[Record] = ()) -
         if part.owners or part.kind == RUN:
             keep_objects(part.function, part.owners)
         rows = _rows.setdefault(ref(part.function, _rows.pop), {}).setdefault(part.kind, {})
-        row = part.digest, tuple(map(hashed_reference, part.callees))
-        rows.pop(row, None)  # a known row moves to the end, because `is_latest` compares the last one
-        rows[row] = None
+        if not all(_is_current(row, part, parts) for row in [*rows][-1:]) or not rows:
+            row = part.digest, tuple(map(hashed_reference, part.callees))
+            rows.pop(row, None)  # a known row moves to the end, because `is_latest` compares the last one
+            rows[row] = None
 
 
 def changed_value(function: Any) -> str:
@@ -116,7 +117,7 @@ def _name_of(cls: type) -> tuple[str, str]:
 
 def _rows_of(function: Any, kind: str) -> Iterable[Row]:
     """Return the rows of a kind that are recorded for a function, the latest last; empty if there are none."""
-    return _rows.get(ref(function), {}).get(kind, ())
+    return [*_rows.get(ref(function), {}).get(kind, ())]
 
 
 def _is_current(row: Row, part: FunctionPart, parts: Iterable[FunctionPart]) -> bool:

@@ -50,7 +50,6 @@ class Hooks:
         self._backend = backend
         self._replacements = Replacements()
         self._adopted_owners: list[tuple[weakref.ref[Any], str]] = []
-        self._former_overloads: list[Any] = []
 
     def install(self, *, is_first: bool) -> None:
         """Replace Numba's functions. If an error occurs, undo all replacements.
@@ -157,17 +156,12 @@ class Hooks:
     def _adopt(self, owner: Any, attribute: str, function: str) -> None:
         """Replace a function's cache object until `remove` if Numba created it. Leave the backend's own cache objects.
 
-        The owner has the cache object and the Python function in the attributes with these names. If a caller is being compiled, code of
-        the function that Numba's cache has loaded is loaded or compiled again.
+        The owner has the cache object and the Python function in the attributes with these names.
         """
         current = getattr(owner, attribute)
         if isinstance(current, caching.FunctionCache):
             self._adopted_owners.append((weakref.ref(owner), attribute))
             setattr(owner, attribute, FunctionCache(self._backend, owner, getattr(owner, function), fallback=current))
-            is_callee = scopes.is_compiling() and isinstance(owner, dispatcher.Dispatcher) and owner._can_compile
-            if is_callee and owner.stats.cache_hits:
-                self._former_overloads.append(owner.overloads.copy())  # another thread may be calling them
-                owner._reset_overloads()
 
     def _cache_gufuncs_in_backend(self, original: Any) -> Any:
         """Return a constructor of gufunc wrappers that creates a cache object of the backend if the program requests caching."""

@@ -84,7 +84,6 @@ USED = (
     PrivateName("numba.core.caching:NullCache", "the cache object of a function for which there is no cache directory"),
     PrivateName("numba.np.ufunc.wrappers:GufWrapperCache", "Numba's own cache object of a gufunc's wrapper"),
     PrivateName("numba.core.dispatcher:Dispatcher._memo", "unpickling a function returns the function of this process if there is one"),
-    PrivateName("numba.core.dispatcher:Dispatcher._reset_overloads", "a callee forgets the code that Numba's own cache has loaded"),
     PrivateName("numba.core.dispatcher:Dispatcher._uuid", "unpickling a function finds the function of this process by this identifier"),
     PrivateName("numba.core.entrypoints:_already_initialized", "whether functions may have been compiled before"),
     PrivateName("numba.core.typing.templates:builtin_registry", "where overloads and intrinsics are registered"),
