@@ -13,7 +13,9 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from compcache.arch.known import architecture
+from compcache.build.ir_text import find_extreme_construct
 from compcache.build.merging import link_modules, plain_declarations
+from compcache.build.overridden import with_bodies_for_aliases
 from compcache.errors import CompileError, FormatError, IncompatibleTargetError
 from compcache.formats.host import platform_name
 from compcache.formats.makers import PACKAGE, Maker
@@ -152,11 +154,21 @@ def _parse_unverified(ir: _Code, context: Any) -> Any:
 
 
 def _link_parts(parts: tuple[bytes, ...], context: Any) -> Any:
-    """Return one module linked from several. Raise `RuntimeError` if LLVM cannot read one, or two modules define the same symbol."""
+    """Return one module linked from several. Aliases of weak definitions refer to the bodies in their own module, as in an object file.
+
+    Raise `RuntimeError` if LLVM cannot read one, or two modules define the same symbol.
+    """
     modules = [read_back(part, context) for part in parts]
     if len(modules) == 1:
         return modules[0]
-    return link_modules([plain_declarations(str(module)) for module in modules], modules, context)
+    declarations = []
+    for number, text in enumerate(map(str, modules)):
+        declarations.append(plain_declarations(text))
+        rewritten = with_bodies_for_aliases(text)
+        if rewritten is not text and find_extreme_construct(rewritten, printed=True) is None:  # else the linked code is refused
+            modules[number] = llvm.parse_assembly(rewritten, context)
+            context.modules.append(modules[number])
+    return link_modules(declarations, modules, context)
 
 
 def read_back(bitcode: bytes, context: Any) -> Any:

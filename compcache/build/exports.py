@@ -37,8 +37,8 @@ MERGED = "merged variable"
 #: blocks, and weak definitions, which have values.
 WEAK = "merged variable (weak)"
 _WITH_VALUE = f"{WEAK} with a value"
-#: The prefix of the body of a function that another source overrides (compcache.translation.overridden).
-OVERRIDDEN = "compcache.weak."
+#: The prefix of the body of a function that another source may override (compcache.build.overridden).
+OVERRIDDEN = "compcache.weak"
 #: The description of a function that returns the address of a thread-local variable (compcache.build.pic.with_addresses).
 THREAD_LOCAL = "thread-local variable"
 #: The functions that the object of ``#include <iostream>`` calls in each file (`std::ios_base::Init`).

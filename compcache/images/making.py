@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["EntryObjects", "ModuleImage", "make_image", "makes_shared_objects", "usual_kind"]
 
 _OWN_RUNTIME_ADVICE = "pass the static runtime library of the compiler in archives= (`clang --print-libgcc-file-name`)"
+_ASSEMBLY_ADVICE = "pass a function that only assembly names as an operand, or add its source to the same group (group=)"
 
 
 class EntryObjects(NamedTuple):
@@ -226,7 +227,8 @@ def _check_undefined(undefined: Iterable[str], weak: Collection[str]) -> None:
     """
     missing = sorted(symbol for symbol in undefined if symbol not in weak and not platform_symbols.is_defined(symbol))
     if missing:
-        advice = dict.fromkeys([advice_on_runtime_library(symbol) or _OWN_RUNTIME_ADVICE for symbol in missing])
+        others = [_OWN_RUNTIME_ADVICE if symbol.startswith("_") else _ASSEMBLY_ADVICE for symbol in missing]
+        advice = dict.fromkeys([advice_on_runtime_library(symbol) or other for symbol, other in zip(missing, others, strict=True)])
         raise UndefinedSymbolError(
             f"the compiled code refers to {join_first(map(repr, missing), 20)}, but neither the platform's "
             f"libraries nor this process defines {'this symbol' if len(missing) == 1 else 'these symbols'}: {'; '.join(advice)}",

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["add_group"]
 
 #: The version of members and of their compilation. Another number recompiles all members.
-_VERSION = "5"
+_VERSION = "6"
 _PERSON = b"compcache-member"
 
 

@@ -15,6 +15,7 @@ from compcache.build.inlining.imported import NOTHING_INLINED, link_offered_bodi
 from compcache.build.inlining.offers import offered_bodies
 from compcache.build.large_data.variables import replace_large_variables
 from compcache.build.merging import without_tbaa_of_calls
+from compcache.build.overridden import weak_definitions, with_bodies_for_aliases, without_overridden
 from compcache.build.slots import (
     Requests,
     Unresolved,
@@ -35,7 +36,6 @@ from compcache.targets import used_features
 from compcache.translation.emission import Prepared, emit
 from compcache.translation.global_values import encode_checked, encode_values
 from compcache.translation.members import link_members, make_member, require_types_of_archive
-from compcache.translation.overridden import weak_definitions, with_bodies_for_aliases, without_overridden
 from compcache.translation.requests import Request, check_extremes, parse_safely, size_of
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -109,6 +110,22 @@ def test_what_one_member_promises_of_a_function_is_not_valid_for_calls_of_others
     cache.add_module(ModuleSource(COUNTER))
     cache.add_module(ModuleSource(archive(**dict(members[::order])), {"careful": None, "quick": None}))
     assert cache.get_target("careful")(20) == 40
+
+
+@pytest.mark.parametrize("overriding", ["member", "source"])
+@pytest.mark.parametrize("order", list(itertools.permutations(("own", "other"))))
+def test_aliases_in_an_archive_are_those_of_the_body_in_their_own_member(cache: Cache, order: tuple[str, ...], overriding: str) -> None:
+    """Whatever the order of the members, and whether a member or another source overrides the weak function."""
+    weak, others = adder("hook", 1).replace("define", "define weak"), adder("hook", 100)
+    aliases = "@named = alias i64 (i64), ptr @hook\n@given = weak alias i64 (i64), ptr @hook\n"
+    users = "".join([caller(f"ask_{name}", name).partition("\n")[2] for name in ("hook", "named", "given")])
+    other = others if overriding == "member" else adder("hook", 10).replace("define", "define weak")
+    members = {"own": bitcode(weak + aliases + users), "other": bitcode(other + caller("also", "hook").partition("\n")[2])}
+    sources = [archive(**{name: members[name] for name in order}), *([others] if overriding == "source" else [])]
+    cache.add_modules(map(ModuleSource, sources))
+    held = [cache.get_target(name) for name in ("hook", "also", "ask_hook", "named", "ask_named", "given", "ask_given")]
+    assert [target(1) for target in held] == [101, 101, 101, 2, 2, 2, 2]
+    assert not cache.check(recompile=True).findings
 
 
 @pytest.mark.skipif(shutil.which("ar") is None, reason="there is no ar")

@@ -210,6 +210,13 @@ def test_missing_symbols_are_told_as_people_write_them_and_where_they_are(cache:
         cache.add_module(using(symbol))
 
 
+@pytest.mark.parametrize(("symbol", "advice"), [("helper", "as an operand, or add"), ("__none", "in archives=")])
+def test_symbols_that_only_assembly_names_are_not_taken_for_those_of_the_compiler(cache: Cache, symbol: str, advice: str) -> None:
+    """Code generators call helper routines without a declaration, too. Their names begin with an underscore."""
+    with pytest.raises(UndefinedSymbolError, match=f"'{symbol}'.*{advice}"):
+        cache.add_module(ModuleSource(f'define void @f() {{\n  call void asm sideeffect ".quad {symbol}", ""()\n  ret void\n}}\n'))
+
+
 @pytest.mark.parametrize("more", ["", '@llvm.compiler.used = appending global [1 x ptr] [ptr @__hwasan_tls], section "llvm.metadata"\n'])
 def test_thread_local_variables_of_sanitizers_are_told_as_their_functions(cache: Cache, more: str) -> None:
     """Clang lists the variable as used, so that its own optimizations keep it."""

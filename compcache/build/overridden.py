@@ -73,6 +73,8 @@ class _Rewriting:
     def __init__(self, names: Collection[str], *, keep: bool) -> None:
         self._names = names
         self._keep = keep
+        # A definition of an archive may be rewritten twice: first it becomes an alias, then a declaration.
+        self._prefix = f"{OVERRIDDEN}{'-' if keep else '.'}"
         self._added: list[str] = []  # the lines of the declarations or aliases
         self._bodies: dict[str, str] = {}  # what a reference means in aliases and labels, if that is not the symbol
 
@@ -106,7 +108,7 @@ class _Rewriting:
 
     def _move_body(self, token: str, words: str, value_type: str, declaration: str) -> str:
         """Return the reference to the body of the definition `token`, and add the declaration or alias that replaces it."""
-        body = self._bodies[token] = f"@{quote(OVERRIDDEN + referenced_name(token))}"
+        body = self._bodies[token] = f"@{quote(self._prefix + referenced_name(token))}"
         alias = f"{token} = weak {''.join(_ALIAS_WORDS.findall(words))}alias {value_type}, ptr {body}"
         self._added.append(alias if self._keep else declaration)
         return body
