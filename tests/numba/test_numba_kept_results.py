@@ -362,3 +362,71 @@ def test_code_generators_of_one_name_that_are_registered_later_are_no_new_result
     for given, stored, found in (("1", 3, 0), ("1", 0, 3), ("4", 3, 0), ("4", 0, 3)):
         outcome = programs.start("variable", tmp_path / "cache", given)
         assert outcome == Outcome(uncached(_REGISTERED_IN_STAGES, given), stored, found)
+
+
+_WITH_FLAGS = """
+    import sys
+    from DECORATORS import njit
+    from numba import types
+    from numba.extending import intrinsic, overload
+
+    fast, K = map(int, sys.argv[1:])
+    present, K = K, 1
+
+    def target(x):
+        pass
+
+    def outer(x):
+        pass
+
+    @overload(target)
+    def implementation(x):
+        return lambda x: x + K
+
+    @overload(outer)
+    def with_target(x):
+        return lambda x: target(x)
+
+    @intrinsic
+    def constant(context, x):
+        value = K
+
+        def generate(context, builder, sig, args):
+            return context.get_constant(types.int64, value)
+
+        return types.int64(x), generate
+
+    @njit(cache=True)
+    def first(x):
+        return target(x), constant(x)
+
+    @njit(cache=True, fastmath=bool(fast))
+    def second(x):
+        return target(x), constant(x), 100
+
+    @njit(cache=True)
+    def nested(x):
+        return outer(x)
+
+    @njit(cache=True)
+    def last(x):
+        return target(x), constant(x), 200
+
+    value = first(2.5)
+    K = present
+    print(value, second(2.5), nested(2.5), last(2.5))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", ["run", "decorators"])
+def test_results_of_overloads_are_kept_for_each_set_of_compiler_flags(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
+    """Callers with other options make Numba run an overload again, and so does the compilation of another overload. See `_get_impl`."""
+    programs = Programs(tmp_path, _WITH_FLAGS)
+    stored = []
+    for given in ("0 3", "1 3", "1 3", "1 1", "0 3"):
+        outcome = programs.start(mode, tmp_path / "cache", *given.split())
+        assert outcome.answer == uncached(_WITH_FLAGS, *given.split())
+        stored.append(outcome.stored)
+    assert stored[2] == stored[4] == 0

@@ -42,7 +42,7 @@ from compcache.numba.registered.library import is_library_module, name_of_class
 from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from compcache.numba.identity.linked import LinkedOverload
 
@@ -411,7 +411,7 @@ def record_run(function: Any) -> None:
         _record_use_of_run(function, _begin_run(function, ""))
 
 
-def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, args: Iterable[Any], kws: Mapping[str, Any]) -> Any:
+def record_use(function: Any, template: type, key: tuple[Any, ...], *, is_kept: bool) -> Any:
     """Record that the compiler uses the result of one of the user's implementations for some types.
 
     If loaded code contains a result for these types that was computed from other values, return copies, by their functions, that read the
@@ -422,17 +422,15 @@ def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, ar
     Args:
         function: the implementation.
         template: the template that keeps the result.
-        keys: the keys under which the template may keep the result.
-        kept: the key under which the template has kept the result; None if the implementation is about to run.
-        args: the types of the positional arguments.
-        kws: the types of the keyword arguments.
+        key: the key under which the template keeps the result: the typing context, the types, and for overloads the compiler's flags.
+        is_kept: whether the template has kept the result. Otherwise the implementation is about to run.
     """
     if not record_tried(function):
         return None
     copies: dict[Any, Any] | None = None
     runs = _runs.setdefault(template, {})
-    if kept is None:
-        arguments = digest_arguments(function, args, kws)
+    if not is_kept:
+        arguments = digest_arguments(function, *key[1:])
         run, former = _begin_run(function, arguments), former_result(function, arguments)
         if former is not None and former != run.dependency:
             copies = {}
@@ -443,12 +441,12 @@ def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, ar
                 run = run._replace(dependency=former, compilation="")
             else:
                 _record_problem(f"{stable_name(function)} has changed since loaded code used it: do not change the values that it reads")
-        runs.update(dict.fromkeys(keys, run))
+        runs[key] = run
         if run.dependency is not None:
             record_results([Result(run.dependency, run.arguments)])
         _record_use_of_run(function, run)
-    elif kept in runs:
-        _record_use_of_run(function, runs[kept])
+    elif key in runs:
+        _record_use_of_run(function, runs[key])
     else:
         _record_problem(f"{stable_name(function)} was run before compilations were recorded: install compcache.numba first")
     return copies

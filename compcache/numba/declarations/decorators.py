@@ -10,10 +10,11 @@ import os
 import sys
 from functools import partial
 
+from compcache.interrupts import suppress
 from compcache.numba.fingerprints.stand_ins import record_real
 from compcache.numba.lazy import has_numba
 from compcache.numba.lazy.function import is_lazy_function, make_lazy_function
-from compcache.numba.lazy.stand_ins import are_decorators_replaced, numba_decorator, numbas_object, prange
+from compcache.numba.lazy.stand_ins import are_decorators_replaced, numba_decorator, numbas_object, prange, real_numba
 from compcache.numba.lazy.state import State
 
 TYPE_CHECKING = False
@@ -138,7 +139,10 @@ def _convert_signatures(signature: Any) -> tuple[str, ...] | None:
 
 
 def _is_jit_disabled() -> bool:
-    """Return whether Numba's setting disables compilation, or $NUMBA_DISABLE_JIT until Numba has read it."""
+    """Return whether Numba's setting disables compilation, or $NUMBA_DISABLE_JIT until Numba is imported. Files of settings need Numba."""
+    if not has_numba() and os.path.exists(".numba_config.yaml"):
+        with suppress(ImportError):  # packaged kernels need no Numba
+            real_numba()
     setting = getattr(sys.modules.get("numba.core.config"), "DISABLE_JIT", None) if has_numba() else None
     return bool(setting) if setting is not None else os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 

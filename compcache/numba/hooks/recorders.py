@@ -370,11 +370,10 @@ def _record_use(function: Any, template: Any, args: Any, kws: Any) -> Any:
 
     Return the copies of functions with which the template must run the implementation, or None, as `scopes.record_use` does.
     """
-    arguments = template.context, tuple(args), tuple(kws.items())
-    # The keys under which the template keeps its results. Newer series of Numba add the compiler flags.
-    keys = arguments, (*arguments, targetconfig.ConfigStack.top_or_none())
-    kept_key = next((key for key in keys if key in template._impl_cache), None)
-    return scopes.record_use(function, type(template), keys, kept_key, args, kws)
+    key: Any = template.context, tuple(args), tuple(kws.items())
+    if hasattr(template, "_overload_func"):  # the results of intrinsics do not depend on the compiler's flags
+        key = (*key, targetconfig.ConfigStack.top_or_none())
+    return scopes.record_use(function, type(template), key, is_kept=key in template._impl_cache)
 
 
 def _wrap_unserialize(original: Any) -> Any:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.numba.fingerprints.former import keep_objects, keep_values
 from compcache.numba.fingerprints.implementations import GENERATOR, plain_function, registry, stable_name
 from compcache.numba.identity.dependencies import Dependency, is_current
-from compcache.numba.identity.key import signature_text
+from compcache.numba.identity.key import flags_text, signature_text
 from compcache.numba.lazy.description import RESULT
 from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from compcache.numba.lazy.description import Description
 
@@ -44,18 +44,24 @@ class Result(NamedTuple):
 _contents: dict[tuple[str, bool], dict[str, str]] = {}
 #: The names of implementations with results whose content is unknown.
 _unknown: set[str] = set()
+#: The flags that `njit` without options sets to other values than the default ones.
+_PLAIN_FLAGS = {"enable_looplift": True, "enable_pyobject_looplift": True, "nrt": True}
 
 
-def digest_arguments(function: Any, args: Iterable[Any], kws: Mapping[str, Any]) -> str:
+def digest_arguments(function: Any, args: Iterable[Any], kws: Iterable[tuple[str, Any]], flags: Any = None) -> str:
     """Return a digest of the types of an implementation's arguments, and of its position among the implementations with its name.
 
-    The result is "" if a type has no identity by content.
+    The digest covers the flags of the caller's compilation, too, except those of a plain `njit`. `flags` is None if Numba keeps the result
+    for all flags. The result is "" if a type or a flag has no identity by content.
     """
     registry.refresh()
     functions = [implementation.function for implementation in registry.by_name.get(stable_name(function), ())]
     position = next((number for number, other in enumerate(functions) if other is function), -1)
     try:
-        text = f"{position} {signature_text((*args, *kws.values()))} {' '.join(kws)}"
+        text = f"{position} {signature_text([*args, *dict(kws).values()])} {' '.join(dict(kws))}"
+        if flags is not None:
+            chosen = flags_text(flags, omitted=(type(flags)().values() | _PLAIN_FLAGS).items())
+            text += chosen and f" | {chosen}"
     except Unidentifiable:
         return ""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

@@ -17,7 +17,7 @@ from compcache.numba.registered.library import full_name, is_library_module
 from compcache.numba.registered.refusals import Unidentifiable, examines_program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from weakref import ref
 
 
@@ -154,9 +154,12 @@ def type_name(item: Any) -> str:
 
 
 @examines_program(Unidentifiable)
-def flags_text(flags: Any) -> str:
-    """Return every compiler flag with its value, in a fixed order. Raise `Unidentifiable` if a value has no identity by content."""
-    return ", ".join(f"{name}={_flag_text(name, value)}" for name, value in sorted(flags.values().items()))
+def flags_text(flags: Any, omitted: Collection[tuple[str, Any]] = ()) -> str:
+    """Return every compiler flag with its value, in a fixed order, except those in `omitted`.
+
+    Raise `Unidentifiable` if a value has no identity by content.
+    """
+    return ", ".join(f"{name}={_flag_text(name, value)}" for name, value in sorted(flags.values().items()) if (name, value) not in omitted)
 
 
 def _flag_text(name: str, value: Any) -> str:

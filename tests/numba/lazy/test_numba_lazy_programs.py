@@ -555,6 +555,27 @@ def test_settings_of_a_file_are_read_by_numba(tmp_path: Path) -> None:
     assert other.run(lazy, backend=False) == plain
 
 
+@pytest.mark.parametrize("decorators", ["numba", "compcache.numba"])
+def test_a_file_that_disables_compilation_leaves_plain_functions(tmp_path: Path, decorators: str) -> None:
+    pytest.importorskip("yaml")
+    other = Project(tmp_path)
+    (other.source / ".numba_config.yaml").write_text("disable_jit: 1\n")
+    text = """
+        from DECORATORS import njit
+        kinds = [decorate(lambda x: type(x).__name__) for decorate in (njit, njit("int64(int64)"), njit(cache=True))]
+        print(*[(type(kind).__name__, kind(1)) for kind in kinds])
+    """
+    other.write(plain=text.replace("DECORATORS", "numba"), program=text.replace("DECORATORS", decorators))
+    environment = {"PYTHONPATH": str(PACKAGE_ROOT), "COMPCACHE_DIR": str(tmp_path / "other")}
+    starts = [["plain.py"], ["-m", "compcache.numba", "run", "program.py"] if decorators == "numba" else ["program.py"]]
+    plain, answer = (
+        subprocess.run([sys.executable, *start], env=environment, cwd=other.source, capture_output=True, text=True, check=True).stdout
+        for start in starts
+    )
+    assert answer == plain
+    assert answer.count("('function', 'int')") == 3
+
+
 def test_a_start_imports_no_stand_ins_and_collects_little_garbage(project: Project) -> None:
     """Garbage is counted before the program runs. CPython 3.11 without a program collects eight times."""
     text = """
