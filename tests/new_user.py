@@ -53,6 +53,11 @@ define double @norm(double %x, double %y) {
 }
 END
     """,
+    "wheels.md": """
+        cat >blur.c <<'END'
+double blur(double left, double right) { return (left + right) / 2; }
+END
+    """,
 }
 #: Commands in these pages that are not run, and why.
 NOT_RUN = {
