@@ -38,10 +38,10 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Cache(directory) as cache:
         for name, value in (("kept", 1), ("newer", 20), ("pinned", 4), ("gone", 5)):
             cache.add_module(ModuleSource(adder(name, value)))
+        cache.add_module(ModuleSource(caller("user", "newer")))
         cache.compact(grace=0)
         for name, value in (("newer", 30), ("volatile", 5), ("single", 6)):
             cache.add_module(ModuleSource(adder(name, value)))
-        cache.add_module(ModuleSource(caller("user", "newer")))
         cache.pin("pinned")
         cache.remove("gone")
         cache.remove("volatile")
@@ -112,7 +112,7 @@ def attempt(place: Path, do: Callable[[Cache], dict[str, int] | None], concerns:
         try:
             expected = [ANSWERS | (do(cache) or {})]
         except CompcacheError:
-            expected.append({"newer": 41})
+            expected.append({"newer": 41, "user": 41})
         found += problems_of(answers_of(cache), *expected)
         files.plan = None
     with Cache(place) as after:
@@ -143,6 +143,20 @@ def test_each_kind_of_file_cannot_be_read(filled: Path, tmp_path: Path, name: st
             found += [f"{kind}: {problem}" for problem in problems]
             shutil.rmtree(place)
     assert not found
+
+
+def test_an_import_gets_no_older_code_in_place_of_newer_code_that_cannot_be_read(tmp_path: Path) -> None:
+    with Cache(tmp_path) as cache:
+        cache.add_module(ModuleSource(adder("newer", 20)))
+        cache.add_module(ModuleSource(caller("user", "newer")))
+        newest = cache.add_module(ModuleSource(adder("newer", 30)))
+    files = FaultyFiles(tmp_path, None, count=lambda operation: operation.name in READING)
+    with cache_on(files) as cache:
+        files.plan = lambda operation: OSError(errno.EIO, os.strerror(errno.EIO)) if newest in operation.path else None
+        with pytest.raises(CompcacheError):
+            cache.get_target("user")
+    with Cache(tmp_path) as cache:
+        assert cache.get_target("user")(1) == 31
 
 
 @pytest.mark.parametrize("failures", [1, 2, 3])
