@@ -59,7 +59,7 @@ _ATTEMPTS = 16
 #: The age in hours from which counters are kept by day instead of by hour.
 _HOURLY = 31 * 24
 _LOCK = "stats-fold"
-#: The least number of files at which `fold_small` merges.
+#: The least number of files that `fold_small` merges.
 _MIN_FILES = 8
 #: The size in bytes from which a file is searched instead of held in memory.
 _LONG = 1 << 19
@@ -104,14 +104,14 @@ def _statistics_files(store: Store, since: Uses | None = None) -> list[str]:
     names = [name for name in names if JOURNALS.includes(name) or STATISTICS.includes(name)]
     if since is None:
         return names
-    return [name for name in names if name not in since.torn and _size_of(store, name) != since.files.get(name)]
+    return [name for name in names if name not in since.torn and not _has_size(store, name, since.files.get(name))]
 
 
-def _size_of(store: Store, name: str) -> int:
-    """Return the size of a statistics file in bytes, or -1 if its status cannot be read."""
+def _has_size(store: Store, name: str, size: int | None) -> bool:
+    """Return whether a statistics file has this size in bytes. Return False for None, or if the status of the file cannot be read."""
     with suppress(OSError):
-        return store.files.stat(store.path(STATISTICS, name)).st_size
-    return -1
+        return store.files.stat(store.path(STATISTICS, name)).st_size == size
+    return False
 
 
 def read_ledger(store: Store) -> Ledger:
@@ -517,9 +517,10 @@ def zero_counters(store: Store, now: float) -> bool:
 
 
 def fold_small(files: Files, root: str) -> None:
-    """Seal the journals, and merge the short files if there are many files.
+    """Seal the journals, and merge the smallest files if there are many files.
 
-    Long files are searched and not rewritten here. Do nothing if the lock is not obtained.
+    A file after the first few is merged only if all smaller files together are at least half as large. Hence a byte is rewritten a number
+    of times that is logarithmic in the total size. Do nothing if the lock is not obtained.
     """
     from compcache.publish.locks import wait_lock
     from compcache.store import Store
@@ -532,9 +533,9 @@ def fold_small(files: Files, root: str) -> None:
         if not owned:
             return
         names = _seal_journals(store)
-        small = [name for name in names if 0 <= _size_of(store, name) < _LONG]
-        if len(small) < _MIN_FILES:
+        if len(names) < _MIN_FILES:
             return
+        small = _smallest_files(store, names)
         contained = _read_contained(store, set(names).difference(small))
         free = [name for name in small if name not in contained]
         now, inputs = time.time(), Uses(store, free).inputs
@@ -552,3 +553,23 @@ def _read_contained(store: Store, names: Iterable[str]) -> set[str]:
             opened = store.files.open_owned(store.path(STATISTICS, name), file_ops.READ_FLAGS)
             contained.update(read_inputs(partial(file_ops.read_at, store.files, opened)))
     return contained
+
+
+def _smallest_files(store: Store, names: Iterable[str]) -> list[str]:
+    """Return the smallest files: four, and each further file before the first that is more than twice as large as all smaller ones.
+
+    Missing files are left out.
+    """
+    sizes = []
+    for name in names:
+        with suppress(OSError):
+            sizes.append((store.files.stat(store.path(STATISTICS, name)).st_size, name))
+    sizes.sort()
+    total = 0
+    chosen: list[str] = []
+    for size, name in sizes:
+        if len(chosen) >= _MIN_FILES // 2 and size > 2 * total:
+            break
+        total += size
+        chosen.append(name)
+    return chosen
