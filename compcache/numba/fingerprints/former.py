@@ -50,6 +50,7 @@ class _KeptValues:
         globals, cells: the values of the variables that the function reads, by name.
         attributes: the attributes of classes and objects that the function, or a function that it calls, may read, by the id of the class
             or object and the name: a reference from `_refer_to` to the class or object, and the value.
+        items: how many items of tuples may still be kept one by one. Tuples beyond that are kept as they are.
         references: references from `_refer_to` to the functions, classes and objects of Numba's classes among the values, by their ids.
     """
 
@@ -102,8 +103,10 @@ class _KeptValues:
 
     def _keep_item(self, value: Any, owners: int) -> Former:
         """Keep an item of a tuple as `keep` does. Only the tuple may refer to an array, which is kept alive."""
+        if not _is_array(value):
+            return self.keep(value, owners)
         copied = _copy_array(value)
-        return (lambda _: copied) if _is_array(value) else self.keep(value, owners)
+        return lambda _: copied
 
     def _keep_function(self, value: Any) -> None:
         """Keep the values and attributes that a callee reads. Do nothing if the value is not a Python function."""
@@ -140,13 +143,11 @@ class _KeptValues:
 def _refer_to(value: Any) -> Callable[[], Any]:
     """Return a function that returns an object, or None if the object was freed.
 
-    If the object's class allows no weak references, a program's object is kept alive, and a library's object counts as freed.
+    An object whose class allows no weak references is kept alive. A dictionary, list or set counts as freed.
     """
     with suppress(TypeError):
         return ref(value)
-    with suppress(Exception):
-        return (lambda: None) if type(value) in _CONTAINERS else lambda: value
-    return lambda: None
+    return (lambda: None) if type(value) in _CONTAINERS else lambda: value
 
 
 #: What is kept for each function. The reference to a function removes its row when the function is gone.

@@ -55,7 +55,7 @@ def record_code(parts: Iterable[FunctionPart], records: Iterable[Record] = ()) -
         if part.owners or part.kind == RUN:
             keep_objects(part.function, part.owners)
         rows = _rows.setdefault(ref(part.function, _rows.pop), {}).setdefault(part.kind, {})
-        if not all(_is_current(row, part, parts) for row in [*rows][-1:]) or not rows:
+        if not rows or not _is_current([*rows][-1], part, parts):
             row = part.digest, tuple(map(hashed_reference, part.callees))
             rows.pop(row, None)  # a known row moves to the end, because `is_latest` compares the last one
             rows[row] = None
@@ -83,7 +83,7 @@ def old_code_reason(parts: Sequence[FunctionPart]) -> str:
 
 def is_latest(parts: Sequence[FunctionPart]) -> bool:
     """Return whether the latest code of the first function was compiled from the same values, or the function has no code yet."""
-    return all(_is_current(row, parts[0], parts) for row in [*_rows_of(parts[0].function, parts[0].kind)][-1:])
+    return all(_is_current(row, parts[0], parts) for row in _rows_of(parts[0].function, parts[0].kind)[-1:])
 
 
 def functions_recorded_as(kind: str, parts: Iterable[FunctionPart]) -> list[Any]:
@@ -115,7 +115,7 @@ def _name_of(cls: type) -> tuple[str, str]:
     return cls.__module__, name_of_class(cls) or f"{cls.__qualname__} at {id(cls)}"
 
 
-def _rows_of(function: Any, kind: str) -> Iterable[Row]:
+def _rows_of(function: Any, kind: str) -> list[Row]:
     """Return the rows of a kind that are recorded for a function, the latest last; empty if there are none."""
     return [*_rows.get(ref(function), {}).get(kind, ())]
 
