@@ -76,7 +76,7 @@ class ModuleSource:
         archives: static libraries to link, such as a compiler's runtime: paths, or file names (``"libflang_rt.runtime.a"``) that are
             searched in the directories of compilers. The members that an image uses become part of it, with their variables. Only the
             state of flang's input and output is shared by all modules of a cache.
-        optimize: the level of LLVM's pipeline, 1, 2 or 3; 0 does not optimize the code.
+        optimize: the level of LLVM's pipeline, 1, 2 or 3; levels 2 and 3 vectorize. 0 leaves the IR as it is, and generates code as 2.
         cpu, features: the CPU to compile for, and changes to its features (``"+avx2,-fma"``), in LLVM's terms; None selects this machine.
             Only hosts with all required features use the code; features for tuning are ignored. For a cache that hosts share, choose
             a CPU that all of them support (``cpu="x86-64-v3"``). Functions with attributes for a CPU, which compilers write, keep these.
