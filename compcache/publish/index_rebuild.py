@@ -35,11 +35,13 @@ from compcache.publish.small_modules import IndexData, read_small_module
 from compcache.store import Store
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from compcache.publish.module_rows import Row
 
 __all__ = [
-    "IndexCollector", "describe_from_records", "mark_unfinished", "read_from_the_end", "read_functions", "read_indexed_names", "read_order",
-    "rebuild_index",
+    "IndexCollector", "describe_from_records", "index_modules", "mark_unfinished", "read_from_the_end", "read_functions",
+    "read_indexed_names", "read_order", "rebuild_index",
 ]  # fmt: skip
 
 _NO_STAMP = Stamp(0, 0, 0, 0)
@@ -318,3 +320,17 @@ def _open_module(store: Store, module_id: bytes) -> tuple[ModuleFile, int, Stamp
     status = module.status()
     is_trusted = is_settled(status) and not module.elsewhere
     return module, module.stored, Stamp.of(status) if is_trusted else _NO_STAMP
+
+
+def index_modules(store: Store, module_ids: Iterable[bytes]) -> tuple[bytes, ...]:
+    """Publish an index segment for these modules, and return the ids of the indexed modules. Unreadable modules are left out.
+
+    Raise `OSError` if the segment could not be written.
+    """
+    indexed = IndexCollector()
+    for module_id in sorted(module_ids):
+        indexed.add(store, module_id)
+    if indexed.modules:
+        index_merge.publish_segment(store.index, *indexed.entries(), indexed.greatest)
+        store.index.refresh()
+    return tuple(indexed.modules)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
 import tempfile
 import warnings
 from pathlib import Path
@@ -140,6 +141,44 @@ def test_what_is_no_number_of_this_user_counts_for_nothing(cache: Cache, directo
     for number in range(3, 9):
         cache.add_module(version(number))
     assert sorted(path.name for path in noted.iterdir() if path.name.startswith("0")) == [f"{7:012x}.numbered", f"{8:012x}.numbered"]
+
+
+def add_without_index(directory: Path, source: ModuleSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ends before the index has the module, as a killed process does."""
+    with monkeypatch.context() as patch, Cache(directory) as cache:
+        patch.setattr("compcache.publish.writer._publish_index", lambda *_: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            cache.add_module(source)
+
+
+@pytest.mark.parametrize("others", [(), ("g",)], ids=["alone", "after-another"])
+@pytest.mark.parametrize("former", [1, 3], ids=["new", "again"])
+def test_what_was_added_after_an_interrupted_addition_stays_the_newest(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, others: tuple[str, ...], former: int
+) -> None:
+    """Versions 1 and `former`; then version 3 is interrupted. The repair of the index knows nothing of the order but numbers."""
+    with Cache(directory) as cache:
+        for number in (former, 1):
+            cache.add_module(version(number))
+    add_without_index(directory, version(3), monkeypatch)
+    with Cache(directory) as cache:
+        for name in others:
+            cache.add_module(version(5, name))
+        cache.add_module(version(1))
+        assert cache.get_target("f")() == 1
+        cache.check(repair=True)
+    assert answer(directory) == 1
+
+
+def test_an_interrupted_addition_that_was_removed_stays_removed(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_without_index(directory, version(3), monkeypatch)
+    for path in directory.rglob("*.ccm"):
+        path.unlink()
+    with Cache(directory) as cache:
+        cache.add_module(version(5, "g"))
+        assert cache.has("g")
+        assert not cache.has("f")
+        assert cache.check().findings == ()
 
 
 def test_what_is_added_again_stays_the_newest_in_merges(reverted: Path) -> None:
