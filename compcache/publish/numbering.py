@@ -112,7 +112,8 @@ def note_number(store: Store, number: int, noted: Noted, module_ids: Iterable[by
             reraise_interrupt(error)
             make_place(store, NUMBERS)
             opened = store.files.open_owned(path, flags, FILE_MODE)
-        store.files.write(opened.number, b"".join(module_ids))
+        with suppress(OSError):  # the disk is full, and what is superseded takes space, too
+            store.files.write(opened.number, b"".join(module_ids))
         # A process that lists the directory at this moment sees at least the last number. The number before it is not needed any more.
         for superseded in [name for other, name in noted if other < number][1:]:
             store.files.unlink(store.path(NUMBERS, superseded))

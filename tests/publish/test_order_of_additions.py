@@ -17,6 +17,7 @@ from hosts import host_like, on_host
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from mock_directory import FaultyFiles, cache_on
 
 from compcache import Cache, CacheWarning, Function, ModuleSource, NotCachedError, StorageError, frontend
 from compcache.files import Tree
@@ -179,6 +180,17 @@ def test_an_interrupted_addition_that_was_removed_stays_removed(directory: Path,
         assert cache.has("g")
         assert not cache.has("f")
         assert cache.check().findings == ()
+
+
+def test_numbers_of_additions_to_a_full_disk_do_not_accumulate(directory: Path) -> None:
+    with Cache(directory) as cache:
+        cache.add_module(version(1))
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with cache_on(FaultyFiles(directory, lambda operation: full if operation.name == "write" else None)) as cache:
+        for number in range(2, 6):
+            with pytest.raises(StorageError):
+                cache.add_module(version(number))
+    assert len(list((directory / "numbers-v1").iterdir())) == 2
 
 
 def test_what_is_added_again_stays_the_newest_in_merges(reverted: Path) -> None:
