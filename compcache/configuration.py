@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.digest import CHECK_SIZE, check, digest
 from compcache.errors import CompcacheError, StorageError
-from compcache.files import READ_FLAGS, UNUSABLE, WRITABLE_BY_OTHERS, Files, read_at, read_file
+from compcache.files import READ_FLAGS, UNUSABLE, WRITABLE_BY_OTHERS, Files, not_missing, read_at, read_file
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.settings import users_directory
 
@@ -77,14 +77,16 @@ def read_switch(text: str) -> bool:
     return word in _ON
 
 
-def read_configuration(files: Iterable[str]) -> dict[str, str]:
+def read_configuration(files: Iterable[str], is_named: bool = True) -> dict[str, str]:
     """Return the settings in configuration files, by environment variable. The first file with a key takes precedence.
 
-    If the parsed copy of the files is out of date, write it again.
+    If the parsed copy of the files is out of date, write it again. Unless the user has named them, `not_missing` selects the files.
 
     Raise `SettingError` if a file cannot be read, is writable by other users, or is not valid.
     """
-    paths = [os.path.abspath(path) for path in files]
+    paths = [os.path.abspath(path) for path in (files if is_named else not_missing(files))]
+    if not paths:
+        return {}
     try:
         states = [_file_state(path) for path in paths]
     except OSError as error:

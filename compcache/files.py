@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat as stat_module
-from errno import EACCES, EBADF, ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR, EPERM, ESTALE
+from errno import EACCES, EBADF, EIO, ELOOP, EMFILE, ENAMETOOLONG, ENFILE, ENOENT, ENOMEM, ENOTDIR, EPERM, ESTALE, ETIMEDOUT
 from sys import audit
 
 from compcache.interrupts import reraise_interrupt, suppress
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     _T = TypeVar("_T")
 
 __all__ = [
-    "DIRECTORY_MODE", "FILE_MODE", "READ_FLAGS", "UNUSABLE", "WRITABLE_BY_OTHERS", "Files", "Tree", "absolute_path", "not_missing",
-    "read_at", "read_file", "writer",
+    "DIRECTORY_MODE", "FILE_MODE", "READ_FLAGS", "SHORTAGES", "UNANSWERED", "UNUSABLE", "WRITABLE_BY_OTHERS", "Files", "Tree",
+    "absolute_path", "not_missing", "read_at", "read_file", "writer",
 ]  # fmt: skip
 
 DIRECTORY_MODE = 0o700
@@ -38,6 +38,11 @@ WRITABLE_BY_OTHERS = 0o022
 READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 #: The errors of a file that does not exist or that this process may not or cannot open. Other errors may be gone at the next attempt.
 UNUSABLE = (ENOENT, ENOTDIR, EACCES, EPERM, ELOOP, ENAMETOOLONG)
+#: The errors of a file that exists, after which another attempt may succeed: shortages of this process or the system, and a disk or a
+#: server that does not answer. ESTALE is not one: another host has removed the file. A disk may never answer, so `UNANSWERED` stops only
+#: what would use other code instead. Questions are answered without the file.
+SHORTAGES = (EMFILE, ENFILE, ENOMEM)
+UNANSWERED = (*SHORTAGES, EIO, ETIMEDOUT)
 _CHUNK = 1 << 20
 
 

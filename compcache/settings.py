@@ -77,23 +77,29 @@ def configuration() -> "Mapping[str, str]":
     """Return the settings in configuration files, by environment variable, read once. Raise `SettingError` if a file cannot be used."""
     if not _read:
         is_named = _text_of(CONFIGURATION_VARIABLE) is not None
-        # The paths end with /compcache/config.toml. `exists` raises and catches an error if there is no file. A link in place of either
-        # directory is not ignored if it is broken.
-        files = [
-            path for path in configuration_files()
-            if is_named or os.access(path[:-12] if os.access(path[:-22], 0) else path[:-22], 0, follow_symlinks=False)
-        ]  # fmt: skip
-        if files and not is_named:
-            from compcache.files import not_missing
-
-            files = not_missing(files)
+        files = [path for path in configuration_files() if is_named or _may_exist(path)]  # the paths end with /compcache/config.toml
         settings: Mapping[str, str] = {}
         if files:
             from compcache.configuration import read_configuration
 
-            settings = read_configuration(files)
+            settings = read_configuration(files, is_named)
         _read.append(settings)
     return _read[0]
+
+
+def _may_exist(path: str) -> bool:
+    """Return False only if the directory does not exist, not even as a broken link."""
+    try:
+        from compcache.hit._runtime import open_beneath
+
+        # It raises nothing for a missing file, and tells missing files from unreadable ones.
+        if open_beneath(-1, path[:-12], getattr(os, "O_PATH", 0) | os.O_NOFOLLOW, 0, True) is None:
+            return not os.access(path[:-22], 0) and os.access(path[:-22], 0, follow_symlinks=False)
+    except (ImportError, OSError) as error:
+        from compcache.interrupts import reraise_interrupt
+
+        reraise_interrupt(error)
+    return True
 
 
 def users_directory(variable: str, otherwise: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import os
+import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -43,6 +45,35 @@ opened = [path for path in asked if "compcache" in path and not path.endswith(("
 result = {"set": result, "toml": "tomllib" in sys.modules, "opened": opened}
 """
 )
+
+#: Preloaded: whatever asks for files below $UNANSWERED gets EIO.
+UNANSWERED = """\
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+static int fails(const char *path) { const char *place = getenv("UNANSWERED"); return place && !strncmp(path, place, strlen(place)) && (errno = EIO); }
+#define NEXT(name, ...) ((int (*)())dlsym(RTLD_NEXT, name))(__VA_ARGS__)
+int access(const char *path, int mode) { return fails(path) ? -1 : NEXT("access", path, mode); }
+int faccessat(int at, const char *path, int mode, int flags) { return fails(path) ? -1 : NEXT("faccessat", at, path, mode, flags); }
+int stat(const char *path, struct stat *found) { return fails(path) ? -1 : NEXT("stat", path, found); }
+int lstat(const char *path, struct stat *found) { return fails(path) ? -1 : NEXT("lstat", path, found); }
+int stat64(const char *path, struct stat64 *found) { return fails(path) ? -1 : NEXT("stat64", path, found); }
+int lstat64(const char *path, struct stat64 *found) { return fails(path) ? -1 : NEXT("lstat64", path, found); }
+int fstatat(int at, const char *path, struct stat *found, int flags) { return fails(path) ? -1 : NEXT("fstatat", at, path, found, flags); }
+int fstatat64(int at, const char *path, struct stat64 *found, int flags) { return fails(path) ? -1 : NEXT("fstatat64", at, path, found, flags); }
+int open(const char *path, int flags, ...) {
+    va_list rest; va_start(rest, flags); int mode = va_arg(rest, int); va_end(rest);
+    return fails(path) ? -1 : NEXT("open", path, flags, mode);
+}
+int open64(const char *path, int flags, ...) {
+    va_list rest; va_start(rest, flags); int mode = va_arg(rest, int); va_end(rest);
+    return fails(path) ? -1 : NEXT("open64", path, flags, mode);
+}
+"""  # noqa: E501
 
 
 @pytest.fixture
@@ -236,6 +267,16 @@ def test_a_file_that_is_missing_behind_a_link_is_refused(home: dict[str, str], t
     assert seen(home, "TRUSTED_KEYS") == {"COMPCACHE_TRUSTED_KEYS": ""}
     (tmp_path / "mounted").rmdir()
     assert f"{path} cannot be read (No such file or directory)" in seen(home, "TRUSTED_KEYS")
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_a_file_that_cannot_be_looked_for_at_the_moment_is_refused(home: dict[str, str], write: Any, tmp_path: Path) -> None:
+    """A home on a server that does not answer does not make the rules of its file cease to hold."""
+    path, shim = write('trusted_keys = "x"\n'), tmp_path / "shim.so"
+    (tmp_path / "shim.c").write_text(UNANSWERED)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(shim), str(tmp_path / "shim.c")], check=True)
+    text = seen(home, "TRUSTED_KEYS", LD_PRELOAD=str(shim), UNANSWERED=str(path.parent))
+    assert f"{path} cannot be read (Input/output error)" in text
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")

@@ -79,6 +79,7 @@ DOORS = {
     ("hit.target", "hit"): "the extension module in C is in the folder of the path that it is the native half of",
     ("facade", "cache"): "what a hit does not need of the class comes when it is first asked for",
     ("facade", "miss.compile_once"): "what is not found is compiled",
+    ("settings", "hit"): "the extension module in C, which a hit has loaded, tells missing files from unreadable ones",
     ("settings", "configuration"): "configuration files are read where there are some",
     ("inspect.functions", "__init__"): "the version of the package stands in one place",
     ("build.codegen", "__init__"): "modules name the version of the package among their makers",

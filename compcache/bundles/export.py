@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = ["export"]
 
+#: The characters that separate columns and rows of the listing.
+_ESCAPES = {ord("\t"): r"\t", ord("\n"): r"\n"}
+
 
 class _Candidate(NamedTuple):
     """A realization that can be exported.
@@ -91,24 +94,25 @@ def export(
         key, contents[key], signatures[key] = pack
     members = {module_member_name(key): data for key, data in contents.items()}
     members |= {signature_member_name(key): data for key, data in signatures.items() if data}
-    members[LISTING] = "".join(sorted(lines)).encode("utf-8", "surrogateescape")
+    rows = ["\t".join([name.translate(_ESCAPES), *row]) + "\n" for name, *row in sorted(lines)]
+    members[LISTING] = "".join(rows).encode("utf-8", "surrogateescape")
     _write_files(path, members, signer)
-    return tuple(sorted({line.partition("\t")[0] for line in lines}))
+    return tuple(sorted({name for name, _, _ in lines}))
 
 
 def _collect_modules(
     store: Store, names: Iterable[str], processors: dict[str, Processor], *, closure: bool
-) -> tuple[dict[bytes, _ExportedModule], set[str], set[str]]:
+) -> tuple[dict[bytes, _ExportedModule], set[tuple[str, str, str]], set[str]]:
     """Collect the modules of functions and, with `closure`, of the functions that they import.
 
     Returns:
-        The modules by module_id, the lines of the listing, and the names of the functions and of all their imports.
+        The modules by module_id, the rows of the listing, and the names of the functions and of all their imports.
 
     Raises:
         NotCachedError: one of `names` is not cached, or no realization of a function can run on one of the processors.
     """
     modules: dict[bytes, _ExportedModule] = {}
-    lines: set[str] = set()
+    lines: set[tuple[str, str, str]] = set()
     find = cache(partial(_find_candidates, store))
     served: dict[str, dict[str, bool]] = {target: {} for target in processors}
     pending = list(names)
@@ -121,7 +125,7 @@ def _collect_modules(
                 module = modules[candidate.module_id] = _read_module(store, candidate.module_id)
             if candidate.order:
                 module.order = max(candidate.order, module.order or candidate.order)
-            lines.add(f"{name}\t{candidate.module_id.hex()}\t{candidate.cpu}\n")
+            lines.add((name, candidate.module_id.hex(), candidate.cpu))
             new_names = [imported for imported in module.row.imports if closure and imported not in known_names]
             known_names.update(new_names)
             pending += new_names

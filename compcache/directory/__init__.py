@@ -181,11 +181,22 @@ class Directory:
         return self._volumes
 
     def signatures_of(self, module_id: bytes) -> bytes:
-        """Return the content of a module's signature file, or b"" if the module has no readable signatures."""
-        content = self.read_file(SIGNATURES, SIGNATURES.file_name(module_id.hex()), authenticated=True)
-        if content is not None:
-            return content
-        return self.volumes.signatures(module_id)
+        """Return the content of a module's signature file, or b"" if the module has none that can be used.
+
+        Raise `StorageError` if it cannot be read at the moment: without its signatures, code of trusted keys would be lost.
+        """
+        path = self.path(SIGNATURES, SIGNATURES.file_name(module_id.hex()))
+        try:
+            try:
+                return file_ops.read_file(self.files, path, _MAX_SMALL_FILE)
+            except FileNotFoundError as error:
+                reraise_interrupt(error)
+                return self.volumes.signatures(module_id)
+        except OSError as error:
+            reraise_interrupt(error)
+            if error.errno in file_ops.UNANSWERED:
+                raise self.unreadable_error(path, error) from error
+            return b""
 
     def status_of(self, module_id: bytes) -> tuple[int, float]:
         """Return the size of a module on disk in bytes, and the time when it was written, in seconds since the epoch.

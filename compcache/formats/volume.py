@@ -18,6 +18,7 @@ A volume that another volume replaces is ignored, so a single rename replaces se
 
 from __future__ import annotations
 
+from functools import partial
 from stat import S_ISREG
 from typing import TYPE_CHECKING
 
@@ -64,7 +65,7 @@ class Volume:
     """
 
     __slots__ = (
-        "_decoded", "_dictionary", "_directory", "_files", "_gone", "_gone_state", "_opened", "_owners", "_suffixes", "name", "needs_list",
+        "_decoded", "_dictionary", "_directory", "_files", "_gone", "_gone_state", "_owners", "_read", "_suffixes", "name", "needs_list",
         "replaced", "share", "status", "table",
     )  # fmt: skip
 
@@ -75,7 +76,8 @@ class Volume:
         opened = files.open_owned(f"{directory}/{name}", file_ops.READ_FLAGS)
         self.status: os.stat_result = files.fstat(opened.number)
         self._require_trusted_file()
-        self._opened = opened
+        # The table is invisible to the garbage collector, so what it reads with must not refer to this object.
+        self._read = partial(_read_part, files, opened, f"{directory}/{name}")
         self.table: Table
         self.table, dictionary_offset, self._dictionary, digests = runtime.open_volume(self._read, self.status.st_size)
         names = {digests[start : start + NAME_SIZE].hex() + suffixes[0] for start in range(0, len(digests), NAME_SIZE)}
@@ -86,14 +88,6 @@ class Volume:
         self._gone = b""
         self._decoded: tuple[bytes, frozenset[bytes]] = b"", frozenset()
         self._gone_state = 0, 0
-
-    def _read(self, offset: int, size: int) -> bytes:
-        """Read bytes of the file like `read_at`. The text of an `OSError` names the volume, because callers only know the module."""
-        try:
-            return file_ops.read_at(self._files, self._opened, offset, size)
-        except OSError as error:
-            reraise_interrupt(error)
-            raise _named_error(error, f"{self._directory}/{self.name}") from error
 
     def _require_trusted_file(self) -> None:
         """Raise `FormatError` if other users can write to the file, or it is not a regular file."""
@@ -170,6 +164,15 @@ class Volume:
         """
         content: tuple[bytes, bytes] = runtime.unpack_member(self._read, self._dictionary, member)
         return content
+
+
+def _read_part(files: file_ops.Files, opened: file_ops.Opened, path: str, offset: int, size: int) -> bytes:
+    """Read bytes of a file like `read_at`. The text of an `OSError` names the file, because callers only know the module."""
+    try:
+        return file_ops.read_at(files, opened, offset, size)
+    except OSError as error:
+        reraise_interrupt(error)
+        raise _named_error(error, path) from error
 
 
 def _named_error(error: OSError, path: str) -> OSError:

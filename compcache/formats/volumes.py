@@ -204,8 +204,8 @@ class Volumes:
         return volume.content(member)[0], volume.status_of(member)[0], volume.status
 
     def signatures(self, module_id: bytes) -> bytes:
-        """Return the signatures of a module, or b"" if it has none or they cannot be read."""
-        with suppress(OSError, FormatError):
+        """Return the signatures of a module, or b"" if it has none or they are damaged. Raise `OSError` if they cannot be read."""
+        with suppress(FormatError):
             location = self.find(module_id)
             if location is not None:
                 return location[0].content(location[1])[1]

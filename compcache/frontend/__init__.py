@@ -72,6 +72,11 @@ __all__ = [
     "symbol_counts", "targets_of", "temporary_directory", "unquote_name", "write_entries",
 ]  # fmt: skip
 
+
+def __dir__() -> "list[str]":
+    return __all__
+
+
 if not TYPE_CHECKING:  # with a `__getattr__`, type checkers would believe in every name
 
     def __getattr__(name: str) -> object:

@@ -407,11 +407,12 @@ class Plan:
                 return self._find_strongest(name, node, choice, (module_id, offset))
         return None
 
-    def _find_strongest(self, name: str, node: _Node, weak: Choice, place: tuple[bytes, int]) -> Choice:
+    def _find_strongest(self, name: str, node: _Node, weak: Choice, place: tuple[bytes, int]) -> Choice | None:
         """Return the definition that replaces a weak one, as linkers choose it.
 
         That is a definition that is not merged, or else the first one, unless a common block is longer, or equally long with a larger
-        alignment. Unreadable definitions are not chosen. The other definitions become the candidates of `node`.
+        alignment. The other definitions become the candidates of `node`. Unreadable definitions are not chosen. If one may be readable at
+        another attempt, the result is None, because it may be the strongest.
         """
         places, best = [place, *node.candidates], weak
         if len(places) == 1:
@@ -425,6 +426,9 @@ class Plan:
                 extent = extent_of(self._read_link_type(choice, choice.record.link_type))
             except (CompcacheError, OSError) as error:
                 reraise_interrupt(error)
+                if _may_pass(error):
+                    node.keep_error(error)
+                    return None
                 continue
             is_definition = choice.record.signature.startswith(VARIABLE)
             is_block = not choice.record.signature.startswith(_WITH_VALUE)

@@ -10,13 +10,13 @@ Functions that look for symbols or paths of the platform raise `LibraryError` if
 from __future__ import annotations
 
 import ctypes
-import errno
 import functools
 import os
 from typing import TYPE_CHECKING
 
 from compcache.arch.known import architecture
 from compcache.errors import LibraryError
+from compcache.files import UNANSWERED
 from compcache.formats.host import platform_name, this_libc
 from compcache.interrupts import reraise_interrupt, suppress
 
@@ -35,8 +35,6 @@ _LIBRARIES = ("libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "lib
 ALWAYS_THERE = ("Py", "_Py", "_GLOBAL_OFFSET_TABLE_")
 #: Symbols for queries of CPU features, with the only library and version that define them: a look-up without a version does not find them.
 _VERSIONED = dict.fromkeys(("__cpu_model", "__cpu_indicator_init"), ("libgcc_s.so.1", "GCC_4.8.0"))
-#: Errors for which a library that exists cannot be opened.
-_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
 _LINK_MAP = 2  # RTLD_DI_LINKMAP of dlinfo(3)
 
 
@@ -52,7 +50,7 @@ def _open_platform() -> tuple[tuple[str, ctypes.CDLL], ...]:
             libraries.append((name, ctypes.CDLL(name)))
         except OSError as error:  # it has no errno
             reraise_interrupt(error)
-            if any(os.strerror(code) in str(error) for code in _SHORTAGES):
+            if any(os.strerror(code) in str(error) for code in UNANSWERED):
                 raise LibraryError(
                     f"the platform's library {name} cannot be opened at the moment ({error}): try again", library=name
                 ) from error

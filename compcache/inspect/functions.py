@@ -10,6 +10,7 @@ from compcache.depgraph import DependencyGraph
 from compcache.digest import name_key
 from compcache.directory.places import INDEX, MODULES, QUARANTINE, VOLUMES
 from compcache.errors import CompcacheError, FormatError, NotCachedError, StorageError
+from compcache.files import SHORTAGES
 from compcache.formats.graph import INLINED
 from compcache.formats.manifest import LINK_ONLY, LINKED, STARTUP, decode_function
 from compcache.formats.records import GlobalRecord, decode_global, decode_module
@@ -18,7 +19,6 @@ from compcache.inspect.descriptions import CacheInfo, FunctionReport, GlobalRepo
 from compcache.inspect.provenance import provenance
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish.module_reader import needs_of, read_graph, read_notes
-from compcache.publish.quarantine import is_shortage
 from compcache.targets.processor_words import names_in
 from compcache.usage.ledger import Uses
 from compcache.usage.listings import read_parts_and_entries
@@ -209,12 +209,12 @@ def _describe_loader(store: Store, maps_files: int) -> str:
 def _total_size(store: Store, *, leave_out: set[str]) -> int:
     """Return the total size in bytes of the files in the cache directory. Subdirectories of the root in `leave_out` are not counted.
 
-    Raise `StorageError` if a directory cannot be read at the moment (`is_shortage`).
+    Raise `StorageError` if a directory cannot be read at the moment (`SHORTAGES`).
     """
     total = 0
 
     def require_absent(error: OSError) -> None:
-        if is_shortage(error):
+        if error.errno in SHORTAGES:
             raise store.unreadable_error(store.root, error) from error
 
     try:

@@ -187,7 +187,7 @@ class Packing:
     def _read_file(self, module_id: bytes, file: _SmallFile) -> tuple[Content, bytes] | None:
         """Verify a module file, and return its content and an index entry.
 
-        Return None if the module is damaged, missing or not used by this cache, or no longer has its own file.
+        Return None if the module is damaged, missing, unreadable or not used by this cache, or no longer has its own file.
         """
         store = self._store
         try:
@@ -196,10 +196,11 @@ class Packing:
                     return None
                 data, entry = module.read(0, module.size), store.entry_of(module, _NO_STAMP).encode()
             intact_footer(data, module_id)
+            signatures = store.signatures_of(module_id)
         except (FileNotFoundError, CompcacheError) as error:
             reraise_interrupt(error)
             return None
-        return Content(module_id, data, store.signatures_of(module_id), file.modified), entry
+        return Content(module_id, data, signatures, file.modified), entry
 
     def _volume_content(self, module_id: bytes, old: list[_Members]) -> tuple[Content, bytes] | None:
         """Return the content of a module from the first old volume that has the module, or None if there is no such volume.

@@ -24,8 +24,9 @@ from compcache.maintain.packing import free_removed
 from compcache.maintain.pins import pinned
 from compcache.maintain.policy import Entry, Plan, PrunePolicy, Removal
 from compcache.maintain.report_types import PrunedFile, PrunedModule, PruneReport
-from compcache.maintain.unindexed import Unindexed, index_modules
+from compcache.maintain.unindexed import Unindexed
 from compcache.publish.index_merge import merge_all
+from compcache.publish.index_rebuild import index_modules
 from compcache.publish.locks import wait_lock
 from compcache.publish.module_lists import stray_lists
 from compcache.publish.module_rows import read_row

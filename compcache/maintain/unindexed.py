@@ -13,17 +13,14 @@ from compcache.errors import FormatError, UnknownVersionError
 from compcache.formats.footer import is_signed_with, require_intact
 from compcache.formats.table import all_entries
 from compcache.interrupts import reraise_interrupt
-from compcache.publish import index_merge
 from compcache.publish.module_reader import ModuleSections
 from compcache.publish.open_segments import readable_segments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from compcache.store import Store
     from compcache.usage.snapshot import Slice
 
-__all__ = ["Unindexed", "index_modules"]
+__all__ = ["Unindexed"]
 
 #: The number of index entries whose modules are in memory at a time.
 _ENTRIES = 1 << 21
@@ -115,19 +112,3 @@ def _is_indexable(store: Store, module_id: bytes) -> bool:
             return False
     row = read_row(store, module_id)
     return row is not None and bool(row.names or row.entries)
-
-
-def index_modules(store: Store, module_ids: Iterable[bytes]) -> tuple[bytes, ...]:
-    """Publish an index segment for these modules, and return the ids of the indexed modules. Unreadable modules are left out.
-
-    Raise `OSError` if the segment could not be written.
-    """
-    from compcache.publish.index_rebuild import IndexCollector
-
-    indexed = IndexCollector()
-    for module_id in sorted(module_ids):
-        indexed.add(store, module_id)
-    if indexed.modules:
-        index_merge.publish_segment(store.index, *indexed.entries(), indexed.greatest)
-        store.index.refresh()
-    return tuple(indexed.modules)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 import time
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from compcache.directory.module_file import ModuleFile
 from compcache.directory.places import PARTS
 from compcache.errors import FormatError, IncompatibleTargetError, IntegrityError, StorageError
+from compcache.files import UNANSWERED
 from compcache.formats import host
 from compcache.formats.footer import LARGEST_FOREIGN, require_intact
 from compcache.formats.index import Segment, Stamp
@@ -30,21 +30,20 @@ from compcache.publish.module_lists import remove_lists_of, write_list
 from compcache.publish.module_reader import read_notes
 from compcache.publish.module_rows import make_row
 from compcache.publish.open_segments import readable_segments
-from compcache.publish.quarantine import is_shortage
 from compcache.publish.small_modules import IndexData, read_small_module
 from compcache.store import Store
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from compcache.publish.module_rows import Row
 
 __all__ = [
-    "IndexCollector", "describe_from_records", "mark_unfinished", "read_from_the_end", "read_functions", "read_indexed_names", "read_order",
-    "rebuild_index",
+    "IndexCollector", "describe_from_records", "index_modules", "mark_unfinished", "read_from_the_end", "read_functions",
+    "read_indexed_names", "read_order", "rebuild_index",
 ]  # fmt: skip
 
 _NO_STAMP = Stamp(0, 0, 0, 0)
-#: Errors of a disk or a server, after which the next attempt may succeed. ESTALE is not one: another host has removed the file.
-_UNANSWERED = (errno.EIO, errno.ETIMEDOUT)
 
 
 def read_functions(module: ModuleFile) -> list[tuple[str, int, str]]:
@@ -277,7 +276,7 @@ def _read_module(store: Store, module_id: bytes) -> IndexData | None:
         reraise_interrupt(error)
         return None
     except StorageError as error:
-        if is_shortage(error) or error.errno in _UNANSWERED:
+        if error.errno in UNANSWERED:
             raise
         return None
     try:
@@ -318,3 +317,17 @@ def _open_module(store: Store, module_id: bytes) -> tuple[ModuleFile, int, Stamp
     status = module.status()
     is_trusted = is_settled(status) and not module.elsewhere
     return module, module.stored, Stamp.of(status) if is_trusted else _NO_STAMP
+
+
+def index_modules(store: Store, module_ids: Iterable[bytes]) -> tuple[bytes, ...]:
+    """Publish an index segment for these modules, and return the ids of the indexed modules. Unreadable modules are left out.
+
+    Raise `OSError` if the segment could not be written.
+    """
+    indexed = IndexCollector()
+    for module_id in sorted(module_ids):
+        indexed.add(store, module_id)
+    if indexed.modules:
+        index_merge.publish_segment(store.index, *indexed.entries(), indexed.greatest)
+        store.index.refresh()
+    return tuple(indexed.modules)

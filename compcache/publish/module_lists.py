@@ -28,6 +28,7 @@ from compcache import files as file_ops
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
 from compcache.directory.places import INDEX, MODULE_LISTS, PARTS
 from compcache.errors import FormatError
+from compcache.files import SHORTAGES
 from compcache.formats.entry import is_pack
 from compcache.formats.group import GROUP
 from compcache.formats.manifest import LINK_ONLY
@@ -38,7 +39,6 @@ from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish import module_rows
 from compcache.publish.atomic_file import publish
 from compcache.publish.open_segments import open_segments
-from compcache.publish.quarantine import is_shortage
 from compcache.publish.scratch import Scratch
 from compcache.store import Store
 
@@ -263,7 +263,7 @@ class _List:
 
         The list of a small segment, and a list that cannot be stored, are kept in memory.
 
-        Raise `StorageError` if a module cannot be read at the moment (`is_shortage`).
+        Raise `StorageError` if a module cannot be read at the moment (`SHORTAGES`).
         """
         store, segment, count = self._store, self.segment, self._module_count()
         if count > min(_FEW, _FEWEST) and not store.readonly and not store.exposed:
@@ -288,7 +288,7 @@ class _List:
     def _read_items(self) -> Iterator[Item]:
         """Yield the items of the list, read from the modules. If the segment is damaged or cannot be read, the iteration ends.
 
-        Raise `StorageError` if a module cannot be read at the moment (`is_shortage`).
+        Raise `StorageError` if a module cannot be read at the moment (`SHORTAGES`).
         """
         store = self._store
         try:
@@ -302,7 +302,7 @@ class _List:
                     self._progress(number, total)
         except (FormatError, OSError) as error:  # a look-up reports damage
             reraise_interrupt(error)
-            if isinstance(error, OSError) and is_shortage(error):
+            if isinstance(error, OSError) and error.errno in SHORTAGES:
                 raise store.unreadable_error(store.path(INDEX, self.segment.name), error) from error
 
 

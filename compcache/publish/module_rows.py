@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.digest import DIGEST_SIZE
 from compcache.errors import FormatError
+from compcache.files import SHORTAGES
 from compcache.formats.entry import ENTRY, PART_OF, decode_entry, index_name, is_pack
 from compcache.formats.linked import KIND as LINKED_CLOSURE
 from compcache.formats.linked import mark_linked
@@ -23,7 +24,6 @@ from compcache.formats.records import decode_module
 from compcache.interrupts import as_format_error, reraise_interrupt, suppress
 from compcache.messagepack import pack, unpack
 from compcache.publish.module_reader import ModuleSections
-from compcache.publish.quarantine import is_shortage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -309,14 +309,14 @@ def read_row(store: Store, module_id: bytes) -> Row | None:
 def read_row_and_size(store: Store, module_id: bytes) -> tuple[Row, int] | None:
     """Return a module's row, and the size of the module on disk in bytes. Nothing is quarantined.
 
-    Return None if the module is missing, damaged, or unreadable. Raise `StorageError` if it is unreadable at the moment (`is_shortage`).
+    Return None if the module is missing, damaged, or unreadable. Raise `StorageError` if it is unreadable at the moment (`SHORTAGES`).
     """
     try:
         with ModuleSections(store, module_id) as module:
             return make_row(module_id, module.records(), module.notes()), module.stored
     except OSError as error:
         reraise_interrupt(error)
-        if is_shortage(error):
+        if error.errno in SHORTAGES:
             raise store.unreadable_error(store.module_path(module_id), error) from error
         return None
     except FormatError:

@@ -3,8 +3,10 @@
 A module that is added again, and is no longer the newest for its names, becomes the newest addition. Its file is then replaced by a file
 that differs only in the number. Modules with content names need no number.
 
-The greatest number is also the name of an empty file, which is created before a module with that number becomes visible. So no number is
-lost if the index is deleted. The file may be removed together with the last module.
+The greatest number is also the name of a file, which is written before a module with that number becomes visible. So no number is lost if
+the index is deleted. The file contains the module_ids of the addition. If the addition ends before it is indexed, the next addition
+indexes its modules first. Otherwise they would become visible later, and be newer than what was added meanwhile. The file may be removed
+together with the last module.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from compcache.digest import DIGEST_SIZE
 from compcache.directory.places import NUMBERS
 from compcache.errors import StorageError
 from compcache.files import FILE_MODE
@@ -54,7 +57,11 @@ def assign_numbers(store: Store, groups: Sequence[Group], noted: Noted, look_ups
         look_ups = {}
     if store.index.problem and not store.index.segments:
         raise StorageError(f"the index cannot be listed: {store.index.problem}", path=store.index.directory)
-    following = _greatest_recorded(store, noted, greatest_number(store.index)) + 1 + (_UNSEEN if store.index.unfinished else 0)
+    indexed = greatest_number(store.index)
+    recorded = _greatest_recorded(store, noted, indexed)
+    if recorded > indexed and _index_interrupted(store, [name for number, name in noted if number > indexed]):
+        look_ups = {}
+    following = recorded + 1 + (_UNSEEN if store.index.unfinished else 0)
     numbers: list[int | None] = []
     renumbered: set[str] = set()  # names in this call; the index does not have the new numbers yet
     for group in groups:
@@ -69,39 +76,47 @@ def assign_numbers(store: Store, groups: Sequence[Group], noted: Noted, look_ups
     return numbers
 
 
-def note_number(store: Store, number: int, noted: Noted) -> None:
-    """Record a number before a module with this number becomes visible.
+def _index_interrupted(store: Store, notes: Iterable[str]) -> bool:
+    """Index the modules of additions that the index lacks, given the files with their numbers. Return whether there were any.
+
+    Such an addition was interrupted, or is about to be indexed. Modules of other additions were removed.
+
+    Raise `StorageError` if a module cannot be read at the moment, or the index cannot be written.
+    """
+    from compcache.publish.index_rebuild import index_modules
+
+    contents = b"".join([store.read_file(NUMBERS, name) or b"" for name in notes])
+    module_ids = {contents[at : at + DIGEST_SIZE] for at in range(0, len(contents), DIGEST_SIZE)}
+    try:
+        return bool(index_modules(store, filter(store.exists, module_ids)))
+    except OSError as error:
+        reraise_interrupt(error)
+        message = f"cannot index an interrupted addition in {store.root}: {error.strerror or error}"
+        raise StorageError(message, path=store.index.directory, errno=error.errno) from error
+
+
+def note_number(store: Store, number: int, noted: Noted, module_ids: Iterable[bytes]) -> None:
+    """Record a number before the modules of an addition with this number become visible.
 
     Do nothing for 0, or if `noted` has this or a greater number that this user has recorded.
     Ignore `OSError`, because the index has the number too.
     """
     if not number or _greatest_recorded(store, noted, number - 1) >= number:
         return
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     path = store.path(NUMBERS, NUMBERS.file_name(f"{number:0{_DIGITS}x}"))
-    # A process that lists the directory at this moment sees at least the last number. The number before it is not needed any more.
-    lower = [store.path(NUMBERS, name) for other, name in noted if other < number][1:]
     with suppress(OSError):
         try:
-            if not lower or store.is_foreign(store.files.stat(lower[0])):
-                _create_note(store, path)
-            else:
-                store.files.rename(lower.pop(0), path)
-        except FileNotFoundError as error:  # another process has renamed it
+            opened = store.files.open_owned(path, flags, FILE_MODE)
+        except FileNotFoundError as error:
             reraise_interrupt(error)
-            _create_note(store, path)
-        for superseded in lower:
-            store.files.unlink(superseded)
-
-
-def _create_note(store: Store, path: str) -> None:
-    """Create an empty file, and its directory if it is missing. Raise `OSError` if the file exists or cannot be created."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    try:
-        store.files.open_owned(path, flags, FILE_MODE)
-    except FileNotFoundError as error:
-        reraise_interrupt(error)
-        make_place(store, NUMBERS)
-        store.files.open_owned(path, flags, FILE_MODE)
+            make_place(store, NUMBERS)
+            opened = store.files.open_owned(path, flags, FILE_MODE)
+        with suppress(OSError):  # the disk is full, and what is superseded takes space, too
+            store.files.write(opened.number, b"".join(module_ids))
+        # A process that lists the directory at this moment sees at least the last number. The number before it is not needed any more.
+        for superseded in [name for other, name in noted if other < number][1:]:
+            store.files.unlink(store.path(NUMBERS, superseded))
 
 
 def _greatest_recorded(store: Store, noted: Noted, least: int) -> int:

@@ -135,8 +135,8 @@ def _has_own_signature(store: Store, pack: bytes) -> bool | None:
 
     The result is also None if the pack cannot be read, or has a MAC and this store has no `signing_key`. See `is_signed` for the exception.
     """
-    content = store.signatures_of(pack)
     try:
+        content = store.signatures_of(pack)
         with store.open_module(pack, leave_stamp=False) as file:
             if any(file.footer().mac) and not store.signing_key:
                 return None

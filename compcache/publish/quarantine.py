@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from typing import TYPE_CHECKING
 
@@ -16,12 +15,7 @@ from compcache.warning import warn
 if TYPE_CHECKING:
     from compcache.store import Store
 
-__all__ = ["UntrustedFileError", "is_shortage", "move_to_quarantine", "quarantine", "reject_file", "warn_not_stored", "warn_once"]
-
-
-def is_shortage(error: OSError) -> bool:
-    """Return whether an error is a shortage of descriptors or memory, and not a problem of the file."""
-    return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+__all__ = ["UntrustedFileError", "move_to_quarantine", "quarantine", "reject_file", "warn_not_stored", "warn_once"]
 
 
 class UntrustedFileError(IntegrityError):

@@ -120,7 +120,8 @@ def _publish_drafts(store: Store, drafts: Sequence[_Draft], noted: Noted, *, sig
     store.require_writable(path)
     try:
         prepare_root(store)
-        note_number(store, max([draft.order.number for draft in drafts], default=0), noted)
+        number = max([draft.order.number for draft in drafts], default=0)
+        note_number(store, number, noted, [draft.module_id for draft in drafts if draft.order.number])
         additions, written = _publish_files(store, {draft.module_id: draft for draft in drafts}, sign=sign)
     except OSError as error:
         reraise_interrupt(error)

@@ -14,7 +14,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from compcache.configuration import SettingError, read_private_text
-from compcache.errors import MissingPackageError
+from compcache.errors import CacheWarning, MissingPackageError
 from compcache.files import not_missing
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.processes.secret_references import read_secret
@@ -25,12 +25,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
-    "PublicKey", "SecretKey", "add_trusted_key", "generate_key", "parse_public_key", "parse_public_keys", "parse_secret_key",
-    "read_publish_key", "read_trusted_keys", "trusted_keys",
+    "OldKeyWarning", "PublicKey", "SecretKey", "add_trusted_key", "generate_key", "parse_public_key", "parse_public_keys",
+    "parse_secret_key", "read_publish_key", "read_trusted_keys", "trusted_keys",
 ]  # fmt: skip
 
 _SIZE = 32  # bytes of a key
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}")
+
+
+class OldKeyWarning(CacheWarning):
+    """A secret key has the form of version 1.0.0."""
 
 
 class PublicKey(NamedTuple):
@@ -111,7 +115,8 @@ def parse_secret_key(text: str) -> SecretKey:
     if len(data) == _SIZE:
         warn(
             f"the secret key {name} has the form of version 1.0.0, which is also the form of public keys: if it is a public key, everybody "
-            "can sign with it; replace it by a new key (compcache key new)"
+            "can sign with it; replace it by a new key (compcache key new)",
+            OldKeyWarning,
         )
     return SecretKey(name, data[:_SIZE], data[_SIZE:])
 

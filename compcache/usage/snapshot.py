@@ -98,7 +98,7 @@ class Slice:
 
         Return the rows of the existing modules that are not listed.
 
-        Raise `StorageError` if a module cannot be read at the moment (`is_shortage`).
+        Raise `StorageError` if a module cannot be read at the moment (`SHORTAGES`).
         """
         slices = self._slices
         slices.gone.update(listed.keys() - self.present.keys())
@@ -139,7 +139,7 @@ def seconds_of(store: Store, lists: ModuleLists) -> SecondsOf:
     def seconds(module_ids: Sequence[bytes]) -> dict[bytes, float]:
         """Return the compile times of modules, from the module lists, or else from the modules themselves. Unreadable ones are left out.
 
-        Raise `StorageError` if a module cannot be read at the moment (`is_shortage`).
+        Raise `StorageError` if a module cannot be read at the moment (`SHORTAGES`).
         """
         rows: dict[bytes, Row | None] = dict(lists.rows(module_ids))
         rows.update({module_id: read_row(store, module_id) for module_id in module_ids if module_id not in rows})

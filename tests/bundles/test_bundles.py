@@ -16,7 +16,7 @@ from cli_process import compcache
 from helpers import PACKAGE_ROOT, adder, caller, constant, module_file, run_fresh
 from hosts import host_like, on_host
 
-from compcache import Cache, CacheWarning, CompcacheError, FormatError, IntegrityError, ModuleSource, NotCachedError, StorageError
+from compcache import Cache, CacheWarning, CompcacheError, FormatError, Function, IntegrityError, ModuleSource, NotCachedError, StorageError
 from compcache.bundles.layout import write_bundle
 from compcache.formats.host import platform_name
 from compcache.globals import Pickled
@@ -97,6 +97,16 @@ def test_the_same_content_gives_the_same_bytes(cache: Cache, tmp_path: Path) -> 
     """
     run_fresh(tmp_path / "again", script)
     assert (tmp_path / "two.ccb").read_bytes() == (tmp_path / "one.ccb").read_bytes()
+
+
+def test_a_name_that_looks_like_a_row_of_the_listing_is_a_name(tmp_path: Path) -> None:
+    name = f"f\t{'0' * 32}\tcpu\n"
+    with Cache(tmp_path / "from") as cache:
+        cache.add_module(ModuleSource(adder("f", 1), {name: Function(symbol="f")}))
+        assert cache.export([name], tmp_path / "one.ccb") == (name,)
+    with Cache(tmp_path / "to") as cache:
+        cache.import_bundle(tmp_path / "one.ccb")
+        assert cache.get_target(name)(1) == 2
 
 
 def test_zip_reads_it_and_nothing_of_this_host_is_in_it(bundle: Path) -> None:

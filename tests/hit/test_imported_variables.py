@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
+import os
 import shutil
 import sys
 import types
 from itertools import permutations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from helpers import caller, run_fresh, store_objects
 
 from compcache import (
     Cache,
+    CompcacheError,
     CompileError,
     Function,
     LinkError,
@@ -25,7 +28,9 @@ from compcache import (
     SignatureMismatchError,
     UndefinedSymbolError,
 )
+from compcache.files import Tree
 from compcache.globals import PythonObject
+from compcache.hit import Door
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -381,6 +386,26 @@ def test_a_definition_that_cannot_be_loaded_is_passed_over(cache: Cache) -> None
     cache.add_module(ModuleSource(incomplete, imports=["gone"]))
     cache.add_module(ModuleSource(TENTATIVE.format("common", 16, "first", 0)))
     assert cache.get_target("first")() == 1
+
+
+@pytest.mark.parametrize("trust", [True, False])
+def test_a_weak_definition_is_not_used_while_a_stronger_one_cannot_be_read(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch, *, trust: bool
+) -> None:
+    module_id = cache.add_module(ModuleSource(DEFINITION))
+    cache.add_module(ModuleSource(TENTATIVE.format("common", 16, "first", 0)))
+    with monkeypatch.context() as patch, Cache(cache.path, trust=trust) as other:
+        for kind in (Tree, Door):
+
+            def fail(self: Any, path: str, *arguments: Any, usual: Any = kind.open_owned, **options: Any) -> Any:
+                if module_id in path:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+                return usual(self, path, *arguments, **options)
+
+            patch.setattr(kind, "open_owned", fail)
+        with pytest.raises(CompcacheError):
+            other.get_target("first")
+    assert cache.get_target("first")() == 11
 
 
 @pytest.mark.parametrize("order", [1, -1])

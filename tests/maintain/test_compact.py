@@ -209,6 +209,24 @@ def test_what_is_removed_and_added_again(directory: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="requires /proc")
+def test_a_replaced_volume_is_closed_and_so_are_those_of_a_closed_cache(cache: Cache) -> None:
+    """An open volume that was replaced takes space on the disk and a descriptor."""
+
+    def opened() -> int:
+        links = [Path(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+        return sum(os.readlink(link).startswith(f"{cache.path}/volumes-v1/") for link in links if link.is_symlink())
+
+    with Cache(cache.path) as held:
+        for number in range(3):
+            fill(cache, 3, first=3 * number)
+            cache.compact(grace=0)
+            assert len(held.modules()) == 3 * number + 3
+        assert 1 <= opened() <= 2
+    cache.close()
+    assert opened() == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="requires /proc")
 def test_a_removal_that_is_not_written_completely_fails(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(cache)
     cache.compact(grace=0)

@@ -12,7 +12,7 @@ from mock_directory import Crash, FaultyFiles, MockDirectory, Operation, cache_o
 
 from compcache import Cache, ModuleSource, PrunePolicy
 from compcache.maintain.prune import prune
-from compcache.maintain.unindexed import index_modules
+from compcache.publish.index_rebuild import index_modules
 from compcache.store import Store
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
 import tempfile
 import warnings
 from pathlib import Path
@@ -16,6 +17,7 @@ from hosts import host_like, on_host
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from mock_directory import FaultyFiles, cache_on
 
 from compcache import Cache, CacheWarning, Function, ModuleSource, NotCachedError, StorageError, frontend
 from compcache.files import Tree
@@ -140,6 +142,55 @@ def test_what_is_no_number_of_this_user_counts_for_nothing(cache: Cache, directo
     for number in range(3, 9):
         cache.add_module(version(number))
     assert sorted(path.name for path in noted.iterdir() if path.name.startswith("0")) == [f"{7:012x}.numbered", f"{8:012x}.numbered"]
+
+
+def add_without_index(directory: Path, source: ModuleSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ends before the index has the module, as a killed process does."""
+    with monkeypatch.context() as patch, Cache(directory) as cache:
+        patch.setattr("compcache.publish.writer._publish_index", lambda *_: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            cache.add_module(source)
+
+
+@pytest.mark.parametrize("others", [(), ("g",)], ids=["alone", "after-another"])
+@pytest.mark.parametrize("former", [1, 3], ids=["new", "again"])
+def test_what_was_added_after_an_interrupted_addition_stays_the_newest(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, others: tuple[str, ...], former: int
+) -> None:
+    """Versions 1 and `former`; then version 3 is interrupted. The repair of the index knows nothing of the order but numbers."""
+    with Cache(directory) as cache:
+        for number in (former, 1):
+            cache.add_module(version(number))
+    add_without_index(directory, version(3), monkeypatch)
+    with Cache(directory) as cache:
+        for name in others:
+            cache.add_module(version(5, name))
+        cache.add_module(version(1))
+        assert cache.get_target("f")() == 1
+        cache.check(repair=True)
+    assert answer(directory) == 1
+
+
+def test_an_interrupted_addition_that_was_removed_stays_removed(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_without_index(directory, version(3), monkeypatch)
+    for path in directory.rglob("*.ccm"):
+        path.unlink()
+    with Cache(directory) as cache:
+        cache.add_module(version(5, "g"))
+        assert cache.has("g")
+        assert not cache.has("f")
+        assert cache.check().findings == ()
+
+
+def test_numbers_of_additions_to_a_full_disk_do_not_accumulate(directory: Path) -> None:
+    with Cache(directory) as cache:
+        cache.add_module(version(1))
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with cache_on(FaultyFiles(directory, lambda operation: full if operation.name == "write" else None)) as cache:
+        for number in range(2, 6):
+            with pytest.raises(StorageError):
+                cache.add_module(version(number))
+    assert len(list((directory / "numbers-v1").iterdir())) == 2
 
 
 def test_what_is_added_again_stays_the_newest_in_merges(reverted: Path) -> None:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import os
 import shutil
 import tempfile
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from cli_process import compcache
 from helpers import adder, constant, run_fresh
 
-from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, SettingError
+from compcache import Cache, CacheWarning, CompcacheError, ModuleSource, NotCachedError, SettingError, StorageError
+from compcache.files import Tree
 from compcache.globals import Pickled
 from compcache.signing.keys import add_trusted_key, generate_key, parse_public_key, parse_public_keys, parse_secret_key, trusted_keys
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 KEY, OTHER = generate_key("team-1"), generate_key("team-2")
@@ -51,6 +54,46 @@ def test_what_a_trusted_key_signed_is_a_hit(directory: Path) -> None:
     assert run_fresh(directory, script) == (1, False)  # that it was checked is remembered
     with Cache(directory) as plain:
         assert plain.get_target("f")(1) == 1
+
+
+@contextlib.contextmanager
+def unanswered(monkeypatch: pytest.MonkeyPatch, *names: str) -> Iterator[None]:
+    """Files whose names end so cannot be read at the moment."""
+    with monkeypatch.context() as patch:
+
+        def fail(self: Tree, path: str, *arguments: Any, usual: Any = Tree.open_owned, **options: Any) -> Any:
+            if path.endswith(names):
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+            return usual(self, path, *arguments, **options)
+
+        patch.setattr(Tree, "open_owned", fail)
+        yield
+
+
+def test_signatures_that_cannot_be_read_at_the_moment_are_not_lost(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(directory, "f", "g")
+    (with_g,) = [path.name for path in signature_files(directory) if path != signature_files(directory)[0]]
+    with unanswered(monkeypatch, with_g):
+        with Cache(directory, publish_key=str(OTHER), trusted_keys=[PUBLIC]) as cache, contextlib.suppress(CompcacheError):
+            cache.add_modules([ModuleSource(adder("g", 1)), ModuleSource(adder("f", 0))])
+        with Cache(directory) as cache:
+            cache.compact(grace=0)
+    with Cache(directory, trusted_keys=[PUBLIC]) as cache:
+        assert (cache.get_target("f")(41), cache.get_target("g")(41)) == (41, 42)
+
+
+@pytest.mark.filterwarnings("ignore::compcache.ShadowWarning")
+def test_former_code_is_not_used_while_the_signatures_of_newer_code_cannot_be_read(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(directory, "f")
+    former = signature_files(directory)
+    publish(directory, "other", "f")
+    newer = [path.name for path in signature_files(directory) if path not in former]
+    with Cache(directory, trusted_keys=[PUBLIC]) as cache:
+        with unanswered(monkeypatch, *newer), pytest.raises(StorageError):
+            cache.get_target("f")
+        assert cache.get_target("f")(41) == 42
 
 
 def test_unsigned_code_is_a_miss(directory: Path) -> None:
@@ -262,6 +305,8 @@ def test_a_public_key_in_the_place_of_a_secret_one_is_noticed(tmp_path: Path, di
         assert (shown.out.strip() == PUBLIC, "form of public keys" in shown.err) == (text != PUBLIC, is_noticed)
         listed = compcache("--dir", directory, "ls", COMPCACHE_PUBLISH_KEY=f"@{file}")
         assert listed.err.count("form of public keys") == is_noticed  # the settings are checked, and then the cache reads them
+        examined = compcache("--dir", directory, "doctor", COMPCACHE_PUBLISH_KEY=f"@{file}")
+        assert (examined.status, examined.out.count("form of public keys"), examined.err) == (0, is_noticed, "")
 
 
 @pytest.mark.parametrize("half", [0, 1])

@@ -44,11 +44,16 @@ class _Result(NamedTuple):
 def command(session: Session, as_json: bool) -> int:
     """Look for problems with settings, directory, layers, keys, remote store, linker, processor and Numba.
 
-    Nothing is created or changed. Exit status 1 if there is a problem.
+    Nothing is created or changed. Exit status 1 if there is a problem. Warnings, for example about a layer that is not used, are problems.
     """
-    results = [*_examine_settings()]
-    if all(result.subject != CONFIGURATION_VARIABLE for result in results):
-        results += [*_examine_cache(session), *_examine_numba()]
+    from compcache.signing.keys import OldKeyWarning
+
+    with warnings.catch_warnings(record=True, action="always", category=CacheWarning) as caught:
+        results = [*_examine_settings()]
+        if all(result.subject != CONFIGURATION_VARIABLE for result in results):
+            results += [*_examine_cache(session), *_examine_numba()]
+    for message, category in dict.fromkeys((str(warning.message), warning.category) for warning in caught):
+        results.append(_Result(NOTE if issubclass(category, OldKeyWarning) else PROBLEM, "warning", message))
     if as_json:
         print_json([result._asdict() for result in results])
     else:
@@ -75,22 +80,16 @@ def _examine_settings() -> Iterator[_Result]:
 
 
 def _examine_cache(session: Session) -> Iterator[_Result]:
-    """Run all examinations of the cache of a session. If the cache cannot be opened, yield only this problem.
-
-    The warnings of opening it, for example about a layer that is not used, are problems.
-    """
+    """Run all examinations of the cache of a session. If the cache cannot be opened, yield only this problem."""
     try:
         load_runtime()
-        with warnings.catch_warnings(record=True, action="always", category=CacheWarning) as caught:
-            cache = session.open_or_assume_empty()
+        cache = session.open_or_assume_empty()
     except ImportError as error:
         yield _Result(PROBLEM, "runtime", str(error))
         return
     except (CompcacheError, ValueError, OSError) as error:
         yield _Result(PROBLEM, "directory", getattr(error, "reason", "") or str(error))
         return
-    for warning in caught:
-        yield _Result(PROBLEM, "warning", str(warning.message))
     with cache:
         for subject, examine in _EXAMINATIONS.items():
             try:
