@@ -409,9 +409,18 @@ def _has_known_text(type_: Any) -> bool:
 
 def _make_array(dtype: Any, ndim: Any, layout: Any, readonly: Any = False) -> Any:
     """Return the stand-in of an array type, or None if only Numba can check the arguments."""
-    is_valid = type(ndim) is int and layout in ("A", "C", "F") and type(readonly) is bool
-    is_scalar = type(dtype) is LazyType and _fields[id(dtype)].is_scalar
-    return _array_type(dtype, ndim, layout, readonly=readonly) if is_valid and is_scalar else None
+    is_valid = _is_layout(dtype, ndim, layout) and type(readonly) is bool
+    return _array_type(dtype, ndim, layout, readonly=readonly) if is_valid else None
+
+
+def _make_bytes(dtype: Any, ndim: Any, layout: Any) -> Any:
+    """Return the stand-in of a type of bytes, or None if only Numba can check the arguments."""
+    return _intern(f"Bytes({text_of(dtype)}, {ndim}, {layout!r})") if _is_layout(dtype, ndim, layout) else None
+
+
+def _is_layout(dtype: Any, ndim: Any, layout: Any) -> bool:
+    """Return whether an array or a buffer can have items of this scalar type in this number of dimensions and this layout."""
+    return type(ndim) is int and layout in ("A", "C", "F") and type(dtype) is LazyType and _fields[id(dtype)].is_scalar
 
 
 def _make_uniform_tuple(dtype: Any, count: Any) -> Any:
@@ -460,6 +469,7 @@ def _make_function(signature: Any) -> Any:
 #: The module of each class of Numba types, and a function that returns a stand-in for a type, or None if only Numba can construct the type.
 CONSTRUCTORS: dict[str, tuple[str, Callable[..., Any]]] = {
     "Array": ("npytypes", _make_array),
+    "Bytes": ("containers", _make_bytes),
     "UniTuple": ("containers", _make_uniform_tuple),
     "Tuple": ("containers", _make_tuple),
     "DictType": ("containers", _make_dict),

@@ -15,7 +15,7 @@ pytest.importorskip("numba")
 
 KERNELS = """
     import numpy as np
-    from {decorators} import njit, jit
+    from {decorators} import njit, jit, types
 
     FACTOR = 3
 
@@ -53,6 +53,12 @@ KERNELS = """
             raise ValueError("negative", value)
         a[:] = value
 
+    @njit(types.int64(types.Bytes(types.uint8, 1, "C"), types.int64))
+    def digest(data, seed):
+        for byte in data:
+            seed = seed * 31 + byte
+        return seed
+
     @njit("f8(f8)")
     def plain_callee(x):
         return x + 1
@@ -86,6 +92,7 @@ b = np.arange(6, dtype=np.int32).reshape(2, 3)
 result += [outcome(p.paired, (x, y, a), 2.0) for x in (a, a[::2]) for y in (b, b.copy("F"), b[:, ::2])]
 result += [outcome(p.either, (a[::2], a[1::2]))]
 result += [outcome(p.fill, a[1:3], 7), a.tolist(), outcome(p.fill, a, -1.5), outcome(p.calls, 2.0)]
+result += [outcome(p.digest, b"abc", seed) for seed in (3, 2.5)]
 """
 #: What only Numba knows, each in a process of its own after a call without it.
 NUMBA_DECIDES = {
