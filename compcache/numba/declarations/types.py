@@ -402,11 +402,6 @@ def convert_to_numba_signature(lazy: Any) -> Any:
 # -------------------------------------------------------------------------------------- classes of Numba types
 
 
-def _has_known_text(type_: Any) -> bool:
-    """Return whether the expression of a type is known without Numba."""
-    return text_of(type_) is not None
-
-
 def _make_array(dtype: Any, ndim: Any, layout: Any, readonly: Any = False) -> Any:
     """Return the stand-in of an array type, or None if only Numba can check the arguments."""
     is_valid = _is_layout(dtype, ndim, layout) and type(readonly) is bool
@@ -425,16 +420,15 @@ def _is_layout(dtype: Any, ndim: Any, layout: Any) -> bool:
 
 def _make_uniform_tuple(dtype: Any, count: Any) -> Any:
     """Return the stand-in of a tuple type with equal items, or None if only Numba can check the arguments."""
-    if not _has_known_text(dtype) or type(count) is not int or count < 1:
-        return None
-    return _intern(tuple_text([str(text_of(dtype))] * count), dtype=dtype, count=count)
+    text = text_of(dtype)
+    is_valid = text is not None and type(count) is int and count >= 1
+    return _intern(tuple_text([str(text)] * count), dtype=dtype, count=count) if is_valid else None
 
 
 def _make_tuple(types: Any) -> Any:
     """Return the stand-in of a tuple type, or None if only Numba can check the arguments."""
-    if not isinstance(types, (tuple, list)) or not all(map(_has_known_text, types)):
-        return None
-    return _intern(tuple_text([str(text_of(type_)) for type_ in types]))
+    texts = [text_of(type_) for type_ in types] if isinstance(types, (tuple, list)) else [None]
+    return _intern(tuple_text(list(map(str, texts)))) if None not in texts else None
 
 
 def _make_wrapper(name: str, inner: Any) -> Any:

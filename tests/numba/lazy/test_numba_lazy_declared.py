@@ -137,6 +137,23 @@ def test_of_several_overloads_numbas_is_chosen(project: Project) -> None:
     assert run(project, "lazy", calls)[0] == run(project, "plain", calls)[0]
 
 
+SIGNED = """
+    from {decorators} import njit, types
+
+    @njit(types.int64(types.Bytes(types.int8, 1, "C")))
+    def length(data):
+        return len(data)
+"""
+
+
+@pytest.mark.quick_answer
+def test_bytes_with_other_items_than_those_of_python_are_rejected(project: Project) -> None:
+    project.write(plain_signed=SIGNED.replace("{decorators}", "numba"), lazy_signed=SIGNED.replace("{decorators}", "compcache.numba"))
+    calls = "result = [outcome(p.length, b'abc')]"
+    expected = run(project, "plain_signed", calls)[0]
+    assert [run(project, "lazy_signed", calls)[0] for _ in range(2)] == [expected, expected]
+
+
 STALE = """
     from compcache.numba import njit
     FACTOR = {factor}
