@@ -402,30 +402,33 @@ def convert_to_numba_signature(lazy: Any) -> Any:
 # -------------------------------------------------------------------------------------- classes of Numba types
 
 
-def _has_known_text(type_: Any) -> bool:
-    """Return whether the expression of a type is known without Numba."""
-    return text_of(type_) is not None
-
-
 def _make_array(dtype: Any, ndim: Any, layout: Any, readonly: Any = False) -> Any:
     """Return the stand-in of an array type, or None if only Numba can check the arguments."""
-    is_valid = type(ndim) is int and layout in ("A", "C", "F") and type(readonly) is bool
-    is_scalar = type(dtype) is LazyType and _fields[id(dtype)].is_scalar
-    return _array_type(dtype, ndim, layout, readonly=readonly) if is_valid and is_scalar else None
+    is_valid = _is_layout(dtype, ndim, layout) and type(readonly) is bool
+    return _array_type(dtype, ndim, layout, readonly=readonly) if is_valid else None
+
+
+def _make_bytes(dtype: Any, ndim: Any, layout: Any) -> Any:
+    """Return the stand-in of a type of bytes, or None if only Numba can check the arguments."""
+    return _intern(f"Bytes({text_of(dtype)}, {ndim}, {layout!r})") if _is_layout(dtype, ndim, layout) else None
+
+
+def _is_layout(dtype: Any, ndim: Any, layout: Any) -> bool:
+    """Return whether an array or a buffer can have items of this scalar type in this number of dimensions and this layout."""
+    return type(ndim) is int and layout in ("A", "C", "F") and type(dtype) is LazyType and _fields[id(dtype)].is_scalar
 
 
 def _make_uniform_tuple(dtype: Any, count: Any) -> Any:
     """Return the stand-in of a tuple type with equal items, or None if only Numba can check the arguments."""
-    if not _has_known_text(dtype) or type(count) is not int or count < 1:
-        return None
-    return _intern(tuple_text([str(text_of(dtype))] * count), dtype=dtype, count=count)
+    text = text_of(dtype)
+    is_valid = text is not None and type(count) is int and count >= 1
+    return _intern(tuple_text([str(text)] * count), dtype=dtype, count=count) if is_valid else None
 
 
 def _make_tuple(types: Any) -> Any:
     """Return the stand-in of a tuple type, or None if only Numba can check the arguments."""
-    if not isinstance(types, (tuple, list)) or not all(map(_has_known_text, types)):
-        return None
-    return _intern(tuple_text([str(text_of(type_)) for type_ in types]))
+    texts = [text_of(type_) for type_ in types] if isinstance(types, (tuple, list)) else [None]
+    return _intern(tuple_text(list(map(str, texts)))) if None not in texts else None
 
 
 def _make_wrapper(name: str, inner: Any) -> Any:
@@ -460,6 +463,7 @@ def _make_function(signature: Any) -> Any:
 #: The module of each class of Numba types, and a function that returns a stand-in for a type, or None if only Numba can construct the type.
 CONSTRUCTORS: dict[str, tuple[str, Callable[..., Any]]] = {
     "Array": ("npytypes", _make_array),
+    "Bytes": ("containers", _make_bytes),
     "UniTuple": ("containers", _make_uniform_tuple),
     "Tuple": ("containers", _make_tuple),
     "DictType": ("containers", _make_dict),

@@ -81,7 +81,7 @@ def argument_text(type_: Any, functions: list[Any] | None = None) -> str:
     if isinstance(type_, types.Dispatcher) and functions is not None:
         functions.append(type_.dispatcher)
         return FUNCTION
-    if isinstance(type_, types.Bytes):
+    if type_ == types.Bytes(types.uint8, 1, "C"):  # the type of Python's bytes
         return "bytes"
     text = str(type_)
     if text not in _SCALAR_TEXTS:

@@ -60,17 +60,19 @@ def _text_of_numba_type(value: Any) -> str | None:
         parts = [getattr(value, part) for part in _PARTS[name]]
         texts = [signature_expression(part) if type(part).__name__.endswith("Signature") else text_of(part) for part in parts]
         return f"{name}({', '.join(map(str, texts))})" if None not in texts else None
-    if name == "Array":
-        return _text_of_array(value)
+    if name in ("Array", "Bytes"):
+        return _text_of_buffer(value)
     items = [text_of(item) for item in value] if name in ("Tuple", "UniTuple") else [None]
     return tuple_text(list(map(str, items))) if None not in items else None
 
 
-def _text_of_array(value: Any) -> str | None:
-    """Return Numba's text of an array type, or None if the text does not say everything about the type."""
+def _text_of_buffer(value: Any) -> str | None:
+    """Return Numba's text of an array type or of a type of bytes, or None if the text does not say everything about the type."""
     dtype = text_of(value.dtype)
     if dtype is None or not value.aligned or value.layout not in ("A", "C", "F"):
         return None
+    if type(value).__name__ == "Bytes":
+        return f"Bytes({dtype}, {value.ndim}, {value.layout!r})"  # Numba has no other kind of these types
     return array_text(dtype, value.ndim, value.layout, readonly=not value.mutable)
 
 

@@ -15,7 +15,7 @@ pytest.importorskip("numba")
 
 KERNELS = """
     import numpy as np
-    from {decorators} import njit, jit
+    from {decorators} import njit, jit, types
 
     FACTOR = 3
 
@@ -53,6 +53,12 @@ KERNELS = """
             raise ValueError("negative", value)
         a[:] = value
 
+    @njit(types.int64(types.Bytes(types.uint8, 1, "C"), types.int64))
+    def digest(data, seed):
+        for byte in data:
+            seed = seed * 31 + byte
+        return seed
+
     @njit("f8(f8)")
     def plain_callee(x):
         return x + 1
@@ -86,6 +92,7 @@ b = np.arange(6, dtype=np.int32).reshape(2, 3)
 result += [outcome(p.paired, (x, y, a), 2.0) for x in (a, a[::2]) for y in (b, b.copy("F"), b[:, ::2])]
 result += [outcome(p.either, (a[::2], a[1::2]))]
 result += [outcome(p.fill, a[1:3], 7), a.tolist(), outcome(p.fill, a, -1.5), outcome(p.calls, 2.0)]
+result += [outcome(p.digest, b"abc", seed) for seed in (3, 2.5)]
 """
 #: What only Numba knows, each in a process of its own after a call without it.
 NUMBA_DECIDES = {
@@ -128,6 +135,23 @@ def test_what_has_no_exact_match_is_numbas(project: Project, case: str) -> None:
 def test_of_several_overloads_numbas_is_chosen(project: Project) -> None:
     calls = "result = [outcome(p.product, *args) for args in ((7, 2), (7.0, 2), (np.int8(7), True), (np.float32(7), 1j), (5,))]"
     assert run(project, "lazy", calls)[0] == run(project, "plain", calls)[0]
+
+
+SIGNED = """
+    from {decorators} import njit, types
+
+    @njit(types.int64(types.Bytes(types.int8, 1, "C")))
+    def length(data):
+        return len(data)
+"""
+
+
+@pytest.mark.quick_answer
+def test_bytes_with_other_items_than_those_of_python_are_rejected(project: Project) -> None:
+    project.write(plain_signed=SIGNED.replace("{decorators}", "numba"), lazy_signed=SIGNED.replace("{decorators}", "compcache.numba"))
+    calls = "result = [outcome(p.length, b'abc')]"
+    expected = run(project, "plain_signed", calls)[0]
+    assert [run(project, "lazy_signed", calls)[0] for _ in range(2)] == [expected, expected]
 
 
 STALE = """

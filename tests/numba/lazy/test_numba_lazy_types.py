@@ -31,7 +31,7 @@ def containers(t):
             "optional": t.Optional(t.int8), "list": t.ListType(t.f8), "dict": t.DictType(t.unicode_type, t.f8),
             "list of tuples": t.ListType(t.UniTuple(t.int32, 2)), "lists": t.ListType(t.ListType(t.f8[::1])),
             "dict of dicts": t.DictType(t.int64, t.DictType(t.unicode_type, t.Tuple((t.f8, t.int8)))),
-            "pointer": t.CPointer(t.f8), "function": t.FunctionType(t.f8(t.f8[:]))}
+            "pointer": t.CPointer(t.f8), "function": t.FunctionType(t.f8(t.f8[:])), "bytes": t.Bytes(t.uint8, 1, "C")}
 
 def shown(value):
     return str(value), repr(value), hash(value), f"{value}", "%s" % value
