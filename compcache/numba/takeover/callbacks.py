@@ -29,9 +29,7 @@ def make_callback(state: State) -> Any:
     entrypoints.init_all()
     options = {name: value for name, value in state.options.items() if name != "cache"}
     callback = CFunc(state.function, sigutils.normalize_signature(signature), locals={}, options=options)
-    declared = state.declared
-    entries = [(code.record.base, state.key) for code in declared.loaded] if declared is not None else []
-    callback._cache = make_pinned_cache(state, backend, callback, [signature], entries)
+    callback._cache = make_pinned_cache(state, backend, callback, [signature])
     compile_and_record(state, backend, callback.compile, lambda: _make_callback_fields(callback, backend))
     return callback
 

@@ -24,8 +24,9 @@ from compcache.numba.takeover import lazy_dispatchers
 from compcache.warning import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
+    from compcache.numba.declarations.ufuncs import LoadedLoop
     from compcache.numba.dispatch import Backend
     from compcache.numba.lazy.entries import Key
     from compcache.numba.lazy.state import State
@@ -34,15 +35,17 @@ __all__ = ["compile_and_record", "is_key_current", "make_declared_dispatcher", "
 
 
 def make_pinned_cache(
-    state: State, backend: Backend, owner: Any, signatures: Sequence[Any], entries: Iterable[tuple[Sequence[str], Key | None]]
+    state: State, backend: Backend, owner: Any, signatures: Sequence[Any], loops: Sequence[LoadedLoop] = ()
 ) -> FunctionCache:
     """Return the cache object for signatures whose code was found without Numba: the entries with this code, or other entries.
 
-    `owner` is the dispatcher or callback that has the cache object. `entries` has the name, the lines and, if known, the implementations of
-    the entry for each signature (`Record.base`), with the key at that time; it is empty if no code was found.
+    `owner` is the dispatcher or callback that has the cache object. `loops` are the loops that ran before, one for each signature, of a
+    ufunc without declared signatures.
     """
-    types = [tuple(sigutils.normalize_signature(signature)[0]) for signature in signatures]
-    pinned = {args: (base, named_functions(key.content.parts) if key else []) for args, (base, key) in zip(types, entries, strict=False)}
+    declared = state.declared
+    entries: list[Any] = [(loop.base, loop.key) for loop in loops] if declared is None else [(base, state.key) for base in declared.bases]
+    tuples = [tuple(sigutils.normalize_signature(signature)[0]) for signature in signatures]
+    pinned = {args: (base, named_functions(key.content.parts) if key else []) for args, (base, key) in zip(tuples, entries, strict=False)}
     return FunctionCache(backend, owner, state.function, is_requested=state.requests_caching, pinned=pinned)
 
 
@@ -54,10 +57,8 @@ def make_declared_dispatcher(state: State, backend: Backend) -> Any:
     entrypoints.init_all()
     dispatcher = lazy_dispatchers.apply_decorator(state)
     lazy_dispatchers.unfinished[id(state)] = dispatcher
-    declared = state.declared
     signatures = state.signatures or ()
-    entries = [(code.record.base, state.key) for code in declared.loaded] if declared is not None else []
-    dispatcher._cache = make_pinned_cache(state, backend, dispatcher, signatures, entries)
+    dispatcher._cache = make_pinned_cache(state, backend, dispatcher, signatures)
 
     def compile_all() -> None:
         """Compile all declared signatures. Then disable compilation, as Numba does."""

@@ -63,20 +63,11 @@ def _compiler_options(state: State) -> dict[str, Any]:
     return {name: value for name, value in state.options.items() if name not in decorator_options}
 
 
-def _make_pinned_cache(state: State, backend: Backend, owner: Any, signatures: Any, loops: Sequence[LoadedLoop]) -> Any:
-    """Return a cache object for the loops of a ufunc, which loads the entries of the loops that ran before."""
-    declared = state.declared
-    entries: list[Any] = (
-        [(loop.base, loop.key) for loop in loops] if declared is None else [(base, state.key) for base in declared.details[-1]]
-    )
-    return make_pinned_cache(state, backend, owner, signatures, entries)
-
-
 def _make_dufunc(state: State, backend: Backend, loops: Sequence[LoadedLoop]) -> Any:
     """Return Numba's ufunc for a function that `vectorize` decorates. Compile and record the loops of declared signatures."""
     ufunc = DUFunc(state.function, identity=state.options.get("identity"), targetoptions=_compiler_options(state))
     signatures: Any = state.signatures if state.signatures is not None else [_numba_types(loop) for loop in loops]
-    ufunc._dispatcher.cache = _make_pinned_cache(state, backend, ufunc._dispatcher, signatures, loops)
+    ufunc._dispatcher.cache = make_pinned_cache(state, backend, ufunc._dispatcher, signatures, loops)
     if state.signatures is None:
         for signature in signatures:  # of the loops that ran without Numba
             ufunc.add(signature)
@@ -255,7 +246,7 @@ def _make_gufunc(state: State, backend: Backend, loops: Sequence[LoadedLoop]) ->
     signatures: Any = state.signatures
     if signatures is None:
         signatures = [ufunc._get_function_type(*_numba_types(loop)) for loop in loops]
-    builder.nb_func.cache = _make_pinned_cache(state, backend, builder.nb_func, signatures, loops)
+    builder.nb_func.cache = make_pinned_cache(state, backend, builder.nb_func, signatures, loops)
     if state.signatures is None:
         for signature in signatures:  # of the loops that ran without Numba
             ufunc.add(signature)
@@ -325,7 +316,7 @@ def _make_parallel(state: State, backend: Backend) -> Any:
         builder.cache = backend  # the backend stores the wrappers
     else:
         builder = parallel.ParallelUFuncBuilder(state.function, **common)
-    builder.nb_func.cache = _make_pinned_cache(state, backend, builder.nb_func, state.signatures or (), ())
+    builder.nb_func.cache = make_pinned_cache(state, backend, builder.nb_func, state.signatures or ())
 
     def make_fields() -> tuple[Any, ...] | None:
         """Return the fields of the ufunc's record, or None if only Numba can use one of the loops."""
