@@ -317,9 +317,11 @@ def package(
 
 
 def _require_supported_numba() -> None:
-    """Raise `RuntimeError` if the version of Numba is not supported. The message says why."""
+    """Import Numba, in place of a stand-in too. Raise `RuntimeError` if its version is not supported. The message says why."""
+    from compcache.numba.lazy.stand_ins import real_numba
     from compcache.numba.versions import unsupported_reason
 
+    real_numba()
     reason = unsupported_reason()
     if reason:
         raise RuntimeError(f"{reason}: install a supported version of Numba")

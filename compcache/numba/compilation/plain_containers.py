@@ -10,6 +10,11 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from llvmlite import ir
+from numba import njit
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -18,8 +23,6 @@ __all__ = ["contains_type", "created_type", "has_containers", "item_types", "mak
 
 def replace_containers(type_: Any) -> Any:
     """Return a Numba type with lists in place of Numba's containers. The list for a dictionary contains (key, value) tuples."""
-    from numba.core import types
-
     if isinstance(type_, types.DictType):
         pair = types.Tuple((replace_containers(type_.key_type), replace_containers(type_.value_type)))
         return types.List(pair, reflected=True)
@@ -36,8 +39,6 @@ def replace_containers(type_: Any) -> Any:
 
 def created_type(type_: Any) -> Any:
     """Return the type of the container that compiled code creates from lists of items. A set of this type does not mirror a Python set."""
-    from numba.core import types
-
     if isinstance(type_, types.Set):
         return types.Set(type_.dtype)
     if isinstance(type_, (types.Tuple, types.UniTuple)):
@@ -47,8 +48,6 @@ def created_type(type_: Any) -> Any:
 
 def has_containers(type_: Any) -> bool:
     """Return whether a value of this type is one of Numba's containers, or contains one."""
-    from numba.core import types
-
     return contains_type(type_, (types.DictType, types.ListType, types.Set))
 
 
@@ -59,8 +58,6 @@ def contains_type(type_: Any, classes: tuple[type, ...]) -> bool:
 
 def item_types(type_: Any) -> list[Any]:
     """Return the types of the items in values of this type, if any: pairs of a dictionary, the value of an optional type or enumeration."""
-    from numba.core import types
-
     if isinstance(type_, types.Optional):
         return [type_.type]
     if isinstance(type_, types.BaseTuple):
@@ -110,8 +107,6 @@ def make_list_adapter(kernel: Any, args: Sequence[Any], result: Any) -> Any:
 
 def _jit_without_wrappers(function: Any) -> Any:
     """Return a jitted function that only compiled code can call, because some of its types have no conversion from Python objects."""
-    from numba import njit
-
     return njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
 
 
@@ -132,9 +127,6 @@ def _make_note_functions() -> tuple[Any, Any]:
     Code that raises an exception never releases its references. With the record, freeing the list also frees the container, to which no
     other object can refer.
     """
-    from llvmlite import ir
-    from numba.core import cgutils, types
-    from numba.extending import intrinsic
 
     def store(context: Any, builder: Any, type_: Any, items: Any, container: Any) -> Any:
         """Generate code that stores a container's block, or null for None, in the block of a list."""
@@ -185,7 +177,6 @@ def _make_creator(type_: Any) -> Any:
 
     Raise `NotImplementedError` if the type is not one of Numba's containers, or if its items contain containers.
     """
-    from numba.core import types
     from numba.typed import Dict, List
 
     if isinstance(type_, types.DictType) and not has_containers(types.Tuple((type_.key_type, type_.value_type))):
@@ -218,8 +209,6 @@ def _make_lister(type_: Any) -> Any:
 
     Raise `NotImplementedError` if a named tuple contains a container.
     """
-    from numba.core import types
-
     if not has_containers(type_):
         return lambda value: value
     if isinstance(type_, types.DictType):

@@ -32,14 +32,17 @@ class DeclaredCode:
             necessary, otherwise Numba's rank of the conversion (1 promoting, 2 safe, 3 unsafe).
         loaded: the code for each signature.
         details: further data that depends on the decorator.
+        bases: for each signature, the name, the lines and, if known, the implementations of the compiled function's entry (`Record.base`).
+            A loop of a ufunc calls this function.
     """
 
-    __slots__ = ("details", "loaded", "rows")
+    __slots__ = ("bases", "details", "loaded", "rows")
 
-    def __init__(self, rows: Sequence[Sequence[Mapping[str, int]]], loaded: Sequence[LoadedCode], details: Any) -> None:
+    def __init__(self, rows: Sequence[Sequence[Mapping[str, int]]], loaded: Sequence[LoadedCode], details: Any, decorator: str) -> None:
         self.rows = rows
         self.loaded = loaded
         self.details = details
+        self.bases = details[-1] if decorator in ("guvectorize", "vectorize") else [code.record.base for code in loaded]
 
     def select(self, types: Sequence[str]) -> LoadedCode | None:
         """Return the code that Numba would choose for arguments of these types.
@@ -98,7 +101,7 @@ def load_declared_code(state: State, details_shape: str = "?") -> DeclaredCode |
     for _ in usable:
         count_hit()
     record_code(state.key.content.reads, [code.record for code in usable])
-    declared = DeclaredCode(rows, usable, details)
+    declared = DeclaredCode(rows, usable, details, state.decorator)
     state.compiled = _find_compiled_identities(state, state.key, declared)
     return declared
 
@@ -107,9 +110,5 @@ def _find_compiled_identities(state: State, key: Key, declared: DeclaredCode) ->
     """Return the identities of the compiled functions; None if Numba inlines the function, in its current version, into its callers."""
     if str(state.options.get("inline", "never")) != "never":
         return None
-    if state.decorator in ("jit", "njit"):
-        bases = [(code.record.entry, code.record.lines) for code in declared.loaded]
-    else:  # a loop of a ufunc calls a compiled function, which has an entry of its own
-        bases = declared.details[-1] if state.decorator != "cfunc" else []
     registered = tuple(key.content.registered)
-    return [CodeIdentity(name.rpartition("-")[2], lines, registered) for name, lines in bases]
+    return [CodeIdentity(name.rpartition("-")[2], lines, registered) for name, lines, *_ in declared.bases]

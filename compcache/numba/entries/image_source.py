@@ -10,6 +10,8 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from llvmlite import binding
+
 from compcache import frontend
 from compcache.numba.entries.helper_symbols import HelperSymbol
 from compcache.numba.entries.named_addresses import ADDRESS_PREFIX, IMPORT_PREFIX, parse_imports
@@ -110,8 +112,6 @@ def _find_helper_symbols(declared: Iterable[str]) -> dict[str, HelperSymbol]:
 
     Raise `CannotLink` if neither Numba nor a library provides one of the functions.
     """
-    from llvmlite import binding
-
     helpers = {}
     for name in declared:
         provider = frontend.provider_of(name)

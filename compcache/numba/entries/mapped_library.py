@@ -6,7 +6,11 @@ import ctypes
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from llvmlite import binding
+from numba import _dynfunc
 from numba.core.codegen import CodeLibrary, JITCodeLibrary
+
+from compcache.numba.entries.named_addresses import bind_imports
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,8 +38,6 @@ def set_environments(addresses: Mapping[str, int], environments: Mapping[str, An
 
 def make_entry_point(address: int, library: Any, fndesc: Any, environment: Any) -> Any:
     """Return the callable through which Python runs the machine code at an address. The callable keeps the library alive."""
-    from numba import _dynfunc
-
     doc = f"compiled wrapper for {fndesc.qualname!r}"
     name = fndesc.qualname.split(".")[-1]
     return _dynfunc.make_function(fndesc.lookup_module(), name, doc, address, environment, (library,))
@@ -116,15 +118,11 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
     def _get_module_for_linking(self) -> Any:
         """Return the parsed bitcode. On the first call, define the environments that it looks up. See `bind_imports` for the exception."""
         if self._shared_module is None:
-            from llvmlite import binding
-
-            from compcache.numba.entries.named_addresses import bind_imports
-
-            self._define_environments(binding)
+            self._define_environments()
             self._shared_module = bind_imports(binding.parse_bitcode(zlib.decompress(self._bitcode)))
         return self._shared_module
 
-    def _define_environments(self, binding: Any) -> None:
+    def _define_environments(self) -> None:
         """Define the variables of environments that LLVM's execution engine lacks."""
         engine = self._codegen._engine
         missing = {name: environment for name, environment in self._environments.items() if not engine.is_symbol_defined(name)}

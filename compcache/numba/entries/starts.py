@@ -9,10 +9,17 @@ import os
 import pickle
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from numba import _dynfunc
+from numba.core import config, types
+
 from compcache import frontend
 from compcache.interrupts import reraise_interrupt, suppress
+from compcache.numba.entries.load import find_entry
+from compcache.numba.entries.names import make_func_name
 from compcache.numba.fingerprints.implementations import Implementation, package_of_implementation, registry, wrapped_by
 from compcache.numba.identity.dependencies import Dependency
+from compcache.numba.identity.key import Identity
+from compcache.numba.identity.settings import config_text
 from compcache.numba.lazy.argument_types import FUNCTION, NUMBERS, class_text
 from compcache.numba.lazy.entries import START, Key, Record, key_of, open_cache
 from compcache.numba.lazy.installation import are_packages_unchanged, packages_in_keys
@@ -23,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from compcache import Cache
-    from compcache.numba.identity.key import Identity
     from compcache.numba.lazy.description import Description
 
 __all__ = [
@@ -69,8 +75,6 @@ def argument_text(type_: Any, functions: list[Any] | None = None) -> str:
 
     Raise `NotLazy` if compcache needs Numba for arguments of this type.
     """
-    from numba.core import types
-
     if isinstance(type_, types.Omitted):
         return "omitted"
     if isinstance(type_, types.Array) and type(type_) is types.Array and type_.aligned:
@@ -98,12 +102,8 @@ def are_settings_from_environment() -> bool:
     The result is False if the program has changed a setting, if a package was installed after this process computed its first key, or if
     Numba uses Intel's vector library (SVML). The function reads the settings from the environment, and restores the present ones.
     """
-    from numba.core import config
-
     if not are_packages_unchanged(open_cache):
         return False
-
-    from compcache.numba.identity.settings import config_text
 
     environment, current = dict(os.environ), config_text()
     if _equal_settings != [environment, current]:
@@ -161,11 +161,6 @@ def find_stored_entry(cache_object: Any, cache: Cache, signature: Any, key: Key 
     With a key, raise `NotLazy` if it does not cover an implementation, or if the code was compiled with options of a caller; see
     `inherits_options` for another exception.
     """
-    from numba import _dynfunc
-
-    from compcache.numba.entries.load import find_entry
-    from compcache.numba.entries.names import make_func_name
-    from compcache.numba.identity.key import Identity
     from compcache.numba.lazy.description import KIND_IMAGE
 
     args = tuple(getattr(signature, "args", signature))

@@ -107,47 +107,40 @@ none:
 some:
   %power = call { double, double } @_Py_c_pow(double %x, double %y, double %a, double %b)
   ret { double, double } %power
-}
-define void @numba_cpow(ptr %base, ptr %exponent, ptr %result) {
-  %base_at = getelementptr double, ptr %base, i64 1
-  %exponent_at = getelementptr double, ptr %exponent, i64 1
-  %result_at = getelementptr double, ptr %result, i64 1
-  %x = load double, ptr %base
-  %y = load double, ptr %base_at
-  %a = load double, ptr %exponent
-  %b = load double, ptr %exponent_at
-  %power = call { double, double } @compcache.numba.power(double %x, double %y, double %a, double %b)
-  %real = extractvalue { double, double } %power, 0
-  %imaginary = extractvalue { double, double } %power, 1
-  store double %real, ptr %result
-  store double %imaginary, ptr %result_at
-  ret void
-}
-define void @numba_cpowf(ptr %base, ptr %exponent, ptr %result) {
-  %base_at = getelementptr float, ptr %base, i64 1
-  %exponent_at = getelementptr float, ptr %exponent, i64 1
-  %result_at = getelementptr float, ptr %result, i64 1
-  %x = load float, ptr %base
-  %y = load float, ptr %base_at
-  %a = load float, ptr %exponent
-  %b = load float, ptr %exponent_at
-  %wide_x = fpext float %x to double
-  %wide_y = fpext float %y to double
-  %wide_a = fpext float %a to double
-  %wide_b = fpext float %b to double
-  %power = call { double, double } @compcache.numba.power(double %wide_x, double %wide_y, double %wide_a, double %wide_b)
-  %real = extractvalue { double, double } %power, 0
-  %imaginary = extractvalue { double, double } %power, 1
-  %narrow_real = fptrunc double %real to float
-  %narrow_imaginary = fptrunc double %imaginary to float
-  store float %narrow_real, ptr %result
-  store float %narrow_imaginary, ptr %result_at
-  ret void
 }"""
+
+
+def _format_power(type_: str, suffix: str, widening: str, narrowing: str) -> str:
+    """Return the assembly of Numba's function for the power of complex numbers whose parts have an LLVM type."""
+    return f"""\
+define void @numba_cpow{suffix}(ptr %base, ptr %exponent, ptr %result) {{
+  %base_at = getelementptr {type_}, ptr %base, i64 1
+  %exponent_at = getelementptr {type_}, ptr %exponent, i64 1
+  %result_at = getelementptr {type_}, ptr %result, i64 1
+  %x = load {type_}, ptr %base
+  %y = load {type_}, ptr %base_at
+  %a = load {type_}, ptr %exponent
+  %b = load {type_}, ptr %exponent_at
+  %wide_x = {widening} {type_} %x to double
+  %wide_y = {widening} {type_} %y to double
+  %wide_a = {widening} {type_} %a to double
+  %wide_b = {widening} {type_} %b to double
+  %power = call {{ double, double }} @compcache.numba.power(double %wide_x, double %wide_y, double %wide_a, double %wide_b)
+  %real = extractvalue {{ double, double }} %power, 0
+  %imaginary = extractvalue {{ double, double }} %power, 1
+  %narrow_real = {narrowing} double %real to {type_}
+  %narrow_imaginary = {narrowing} double %imaginary to {type_}
+  store {type_} %narrow_real, ptr %result
+  store {type_} %narrow_imaginary, ptr %result_at
+  ret void
+}}"""
+
+
 _NAMES = {"numba_gamma": "tgamma", "numba_gammaf": "tgammaf", "numba_lgamma": "lgamma", "numba_lgammaf": "lgammaf"}
 _SCALING = {"numba_ldexp": "ldexp", "numba_ldexpf": "ldexpf"}
 #: Assembly that defines mathematical functions under Numba's names.
 MATHEMATICS = "\n".join([
     *(_format_forwarding(*pair) for pair in _NAMES.items()), *(_format_forwarding(*pair, "i32") for pair in _SCALING.items()),
-    _format_frexp("double", ""), _format_frexp("float", "f"), _POWER,
+    _format_frexp("double", ""), _format_frexp("float", "f"),
+    _POWER, _format_power("double", "", "bitcast", "bitcast"), _format_power("float", "f", "fpext", "fptrunc"),
 ])  # fmt: skip

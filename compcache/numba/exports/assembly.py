@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numba
 from llvmlite import binding
+from numba.core import types
 
 from compcache import frontend
 from compcache.numba.entries.image_source import CannotLink, load_exception_classes
@@ -77,9 +79,7 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Res
     _link_assembly(module, MEMORY_RUNTIME)
     _link_assembly(module, MATHEMATICS)
     if plan is not None:
-        from numba import __version__ as numba_version
-
-        _link_assembly(module, format_objects(plan, services.helpers, services.functions, services.library, numba_version))
+        _link_assembly(module, format_objects(plan, services.helpers, services.functions, services.library, numba.__version__))
     _remove_unused(module)
     _require_portable(func_name, module)
     try:
@@ -169,8 +169,6 @@ def _encode_plan_if_used(func_name: str, cres: Any, parameters: list[Parameter],
 
     Raise `Unsupported` if a type has no conversion.
     """
-    from numba.core import types
-
     objects = [(parameter.name, parameter.caller_type) for parameter in parameters if parameter.is_object]
     if not objects and not result.is_object and not is_needed:
         return None

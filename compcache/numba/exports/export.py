@@ -12,6 +12,11 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numba
+from numba import njit
+from numba.core import compiler, config, sigutils, types
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.dispatcher import LiftedLoop
+from numba.core.registry import cpu_target
 
 from compcache import Function, ModuleSource, frontend
 from compcache.errors import CompileError, ShadowWarning
@@ -88,10 +93,6 @@ def _remove_previous_exports(cache: Cache, func_name: str, module_ids: Container
 @contextmanager
 def _without_vectorizer() -> Iterator[None]:
     """Turn off Numba's vectorizers. LLVM later vectorizes the code for the CPU of each target."""
-    from numba.core import config
-    from numba.core.compiler_lock import global_compiler_lock
-    from numba.core.registry import cpu_target
-
     codegen = cpu_target.target_context.codegen()
     with global_compiler_lock:
         saved = config.LOOP_VECTORIZE, config.SLP_VECTORIZE, codegen._loopvect
@@ -116,8 +117,6 @@ def _unpack_function(func: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
 
 def _normalize_signature(signature: Any) -> tuple[tuple[Any, ...], Any]:
     """Return the argument types of a signature, and its result type, or None if Numba infers it."""
-    from numba.core import sigutils
-
     args, result = sigutils.normalize_signature(signature)
     return tuple(args), result
 
@@ -127,8 +126,6 @@ def _compile_with_lists(func_name: str, function: Any, options: dict[str, Any], 
 
     Raise `CompileError` if a type has no conversion, or Numba cannot compile the function.
     """
-    from numba.core import types
-
     kernel = _jit_kernel(function, options, local_types, created_type(result)(*map(created_type, args)))
     try:
         adapter = make_list_adapter(kernel, args, types.unliteral(created_type(result)))
@@ -148,8 +145,6 @@ def _make_fixed_arguments_function(function: Any, names: list[str], options: dic
 
 def _jit_kernel(function: Any, options: dict[str, Any], local_types: dict[str, Any], *signature: Any) -> Any:
     """Return a jitted function without Python and C wrappers, which only compiled code can call."""
-    from numba import njit
-
     njit_options = {name: value for name, value in options.items() if name not in ("nopython", "forceobj")}
     return njit(*signature, locals=local_types, **njit_options | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True})(function)
 
@@ -159,11 +154,6 @@ def _compile_kernel(func_name: str, function: Any, options: dict[str, Any], loca
 
     Raise `CompileError` if Numba cannot compile the function, or compiles it in object mode.
     """
-    from numba.core import compiler
-    from numba.core.compiler_lock import global_compiler_lock
-    from numba.core.dispatcher import LiftedLoop
-    from numba.core.registry import cpu_target
-
     flags = compiler.Flags()
     cpu_target.options.parse_as_flags(flags, {**options, "nopython": True})
     flags.no_cpython_wrapper = True

@@ -31,6 +31,9 @@ def package_exports(modules: Iterable[ModuleType], out: str, targets: Iterable[s
         StorageError: the directory cannot be written.
         ValueError: a public jitted function has no signature.
     """
+    from compcache.numba.lazy.stand_ins import real_numba
+
+    real_numba()  # the import of the next module requires it
     from compcache.numba.exports.export import export
 
     names: list[str] = []

@@ -6,7 +6,10 @@ module `_objects` converts according to the kernel's plan.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, NamedTuple
+
+from numba.core import types
 
 from compcache.errors import CompileError
 from compcache.numba.compilation.plain_containers import replace_containers
@@ -81,8 +84,6 @@ def normalize_argument_types(function: Any, args: tuple[Any, ...]) -> tuple[Any,
     In a signature from a dispatcher's `nopython_signatures`, omitted parameters at the end have types of their own, and the arguments for
     ``*args`` are one tuple. The result contains neither.
     """
-    from numba.core import types
-
     positional = function.__code__.co_argcount
     if has_variable_arguments(function) and len(args) == positional + 1 and isinstance(args[-1], types.BaseTuple):
         args = (*args[:-1], *args[-1])
@@ -96,8 +97,6 @@ def make_argument_names(function: Any, func_name: str, number: int) -> list[str]
 
     Raise `CompileError` if `number` is less than the number of required parameters.
     """
-    import inspect
-
     parameters = inspect.signature(function).parameters.values()
     names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL]
     required = sum(parameter.default is parameter.empty for parameter in parameters) - 1
@@ -116,10 +115,6 @@ def add_default_types(function: Any, func_name: str, args: tuple[Any, ...]) -> t
 
     Raise `CompileError` if the signature has more types than parameters, or an omitted parameter has no default value.
     """
-    import inspect
-
-    from numba.core import types
-
     parameters = list(inspect.signature(function).parameters.values())
     if len(args) > len(parameters):
         declared, accepted = plural(len(args), "argument type"), plural(len(parameters), "parameter")
@@ -136,8 +131,6 @@ def add_default_types(function: Any, func_name: str, args: tuple[Any, ...]) -> t
 
 def describe_parameters(function: Any, args: tuple[Any, ...], result: Any) -> list[Parameter]:
     """Return a parameter for each argument type of a function. If the type `result` may refer to an array, all arrays are objects."""
-    import inspect
-
     names = inspect.signature(function).parameters
     may_return = holds_arrays(result)
     return [
@@ -148,8 +141,6 @@ def describe_parameters(function: Any, args: tuple[Any, ...], result: Any) -> li
 
 def _format_parameter_type(type_: Any, *, may_return: bool) -> str:
     """Return the type of a parameter in the notation of compcache's signatures. `may_return` is whether a result may refer to an array."""
-    from numba.core import types
-
     if not isinstance(type_, types.Array):
         return _SCALARS.get(str(type_), OBJECT)
     element = _SCALARS.get(str(type_.dtype))
@@ -160,8 +151,6 @@ def _format_parameter_type(type_: Any, *, may_return: bool) -> str:
 
 def describe_result(func_name: str, type_: Any) -> Result:
     """Return the description of a result of this Numba type. Raise `CompileError` if the type is a generator."""
-    from numba.core import types
-
     if isinstance(type_, types.Generator):
         raise export_error(
             func_name, "it is a generator, but only functions that return a value can be exported; return an array or list instead"
@@ -171,8 +160,6 @@ def describe_result(func_name: str, type_: Any) -> Result:
 
 def _format_result_type(type_: Any) -> str:
     """Return the type of a result in the notation of compcache's signatures."""
-    from numba.core import types
-
     if type_ == types.none:
         return "void"
     if isinstance(type_, (types.Tuple, types.UniTuple)) and type_.count:

@@ -10,6 +10,9 @@ import struct
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from numba.core import types
+from numba.np import numpy_support
+
 from compcache.numba.compilation.plain_containers import contains_type, item_types, replace_containers
 from compcache.numba.registered.library import is_found_by_name
 
@@ -77,8 +80,6 @@ def encode_plan(function: str, context: Any, parameters: Sequence[tuple[str, Any
 
 def holds_arrays(type_: Any) -> bool:
     """Return whether a value of this type may refer to an array or to bytes."""
-    from numba.core import types
-
     return contains_type(type_, (types.Array, types.Bytes))
 
 
@@ -183,8 +184,6 @@ class _Planner:
 
         Raise `Unsupported` if the list is part of a parameter (`is_parameter`), and contains records or lists.
         """
-        from numba.core import types
-
         if is_parameter and (isinstance(type_.dtype, types.Record) or contains_type(type_.dtype, (types.List,))):
             raise Unsupported(f"exports do not support lists of {type_.dtype} in parameters")
         items_offset = _PAYLOAD_HEAD + -_PAYLOAD_HEAD % self._alignment_of(type_.dtype)
@@ -236,8 +235,6 @@ def _name_in_errors(subject: str) -> Iterator[None]:
 
 def _find_kind(type_: Any) -> int | None:
     """Return the kind of the node for a Numba type, or None if the type has no conversion."""
-    from numba.core import types
-
     if isinstance(type_, types.Integer):
         return _SIGNED if type_.signed else _UNSIGNED
     kinds = {
@@ -262,8 +259,6 @@ def _element_text(dtype: Any) -> str | None:
 
     Return None if the dtype contains objects, or if NumPy has no dtype for the Numba type.
     """
-    from numba.np import numpy_support
-
     try:
         numpy_dtype = numpy_support.as_dtype(dtype)
     except NotImplementedError:
@@ -295,8 +290,6 @@ def _make_format(dtype: Any) -> Any:
 
 def _describe_type(type_: Any) -> str:
     """Return a description, for error messages, of the values that a caller may pass for a parameter of this type."""
-    from numba.core import types
-
     match type_:
         case types.Array():
             text = _describe_array(type_)

@@ -10,6 +10,8 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llvmlite import ir
+from numba.core import types
+from numba.np.arrayobj import make_array, populate_array
 
 from compcache.numba.exports import objects
 from compcache.numba.exports.raising import RAISE
@@ -52,8 +54,6 @@ class Wrapper:
     """
 
     def __init__(self, cres: Any, shape: Shape) -> None:
-        from numba.core import types
-
         self._cres, self._shape = cres, shape
         self._context = cres.target_context
         self._module = self._context.create_module("compcache.numba.export")
@@ -65,8 +65,6 @@ class Wrapper:
 
     def _function_type(self) -> Any:
         """Return the LLVM type of the wrapper."""
-        from numba.core import types
-
         arguments: list[Any] = [_COUNT.as_pointer()] if self._is_tuple else []
         for parameter in self._shape.parameters:
             if parameter.is_object:
@@ -209,8 +207,6 @@ class Wrapper:
 
     def _emit_result_value(self, status: Any, out: Any) -> Any:
         """Emit the conversion of the kernel's result to the result type, and return the value."""
-        from numba.core import types
-
         builder, context = self._builder, self._context
         restype = self._cres.fndesc.restype
         if not isinstance(restype, types.Optional):
@@ -232,15 +228,11 @@ def _variable_type(context: Any, type_: Any) -> Any:
 
     For a record, the variable contains the address of the record, and the object that owns the record.
     """
-    from numba.core import types
-
     return ir.ArrayType(_POINTER, 2) if isinstance(type_, types.Record) else context.get_data_type(type_)
 
 
 def _emit_load(context: Any, builder: Any, type_: Any, variable: Any) -> Any:
     """Emit a load of a parameter's variable, and return Numba's value."""
-    from numba.core import types
-
     if not isinstance(type_, types.Record):
         return context.unpack_value(builder, type_, variable)
     return builder.bitcast(builder.extract_value(builder.load(variable), 0), context.get_value_type(type_))
@@ -248,8 +240,6 @@ def _emit_load(context: Any, builder: Any, type_: Any, variable: Any) -> Any:
 
 def _emit_item_stores(context: Any, builder: Any, type_: Any, value: Any, slots: Any) -> None:
     """Emit stores of a tuple's items into the caller's slots. The caller ignores the items after an error."""
-    from numba.core import types
-
     for number, item_type in enumerate(type_):
         plain = types.unliteral(item_type)
         item = context.cast(builder, builder.extract_value(value, number), item_type, plain)
@@ -262,9 +252,6 @@ def _emit_item_stores(context: Any, builder: Any, type_: Any, value: Any, slots:
 
 def _emit_value(context: Any, builder: Any, parameter: Parameter, arguments: Any) -> Any:
     """Emit the conversion of a scalar or a contiguous buffer, and return Numba's value. This advances the iterator `arguments`."""
-    from numba.core import types
-    from numba.np.arrayobj import make_array, populate_array
-
     first = next(arguments)
     first.name = re.sub(r"\W", "_", parameter.name)
     if not isinstance(parameter.type, types.Array):

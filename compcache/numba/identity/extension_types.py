@@ -10,6 +10,8 @@ from __future__ import annotations
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from numba.core.datamodel import default_manager
+
 from compcache.numba.fingerprints.fingerprint import Limits, content_of_present_code, fingerprint_of_implementations
 from compcache.numba.fingerprints.implementations import Implementation, source_of_template, stable_name, user_code_generator
 from compcache.numba.registered.code_reads import cells_of
@@ -43,8 +45,6 @@ def content_of_type(name: str) -> str | None:
     Raise `Unidentifiable` if a value has no identity by content, and the class belongs to no package with files; if this process has
     compiled a function that the registered functions use, from other values; or if several classes have the name.
     """
-    from numba.core.datamodel import default_manager
-
     classes = [cls for cls in default_manager._handlers if not is_library_module(cls.__module__) and name_of_type(cls) == name]
     if not classes:
         return None
@@ -68,7 +68,6 @@ def content_of_type(name: str) -> str | None:
 def _registered_objects(cls: type) -> Iterator[Any]:
     """Yield the class, its data model, and the functions and attributes that are registered for it."""
     from numba.core import boxing, pythonapi  # noqa: F401 - the first wrapper registers the conversions of base classes, which count
-    from numba.core.datamodel import default_manager
 
     yield cls
     yield default_manager._handlers[cls]

@@ -13,6 +13,9 @@ from ast import literal_eval
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from numba.np.numpy_support import from_dtype
+from numpy import dtype
+
 from compcache.numba.fingerprints.history import named_functions
 from compcache.numba.fingerprints.owners import owner_of, ufunc_of
 from compcache.numba.identity.dependencies import Dependency, functions_compiled_for
@@ -156,9 +159,6 @@ def encode_loops(loops: Sequence[Loop], used: Iterable[tuple[str, str]], functio
 
 def add_loops(description: Description, functions: Functions) -> None:
     """Add the loops in a description to the ufuncs that lack them, in the order in which the compiler added the loops."""
-    from numba.np.numpy_support import from_dtype
-    from numpy import dtype
-
     for _, owner, rest in sorted(_decode_rows(description, LOOP, functions), key=lambda row: row[2]):
         ufunc = ufunc_of(owner())
         types = tuple([from_dtype(dtype(text)) for text in rest.split()[1:]])

@@ -7,6 +7,12 @@ import platform
 import sys
 from typing import Any
 
+import llvmlite
+import numba
+import numpy as np
+from llvmlite import binding
+from numba.core import codegen, config
+
 from compcache.numba.registered.settings import is_harmless
 
 __all__ = ["FORMAT", "config_text", "platform_text", "requested_cpu", "requested_cpu_and_features", "versions_text"]
@@ -20,8 +26,6 @@ def config_text() -> str:
 
     Settings of unknown types count too: a program may set ``numba.config.BOUNDSCHECK`` to a boolean of NumPy.
     """
-    from numba.core import config
-
     config.reload_config()
     values = sorted(vars(config).items())
     return ", ".join([f"{name}={value!r}" for name, value in values if name.isupper() and not is_harmless(name, value)])
@@ -30,11 +34,6 @@ def config_text() -> str:
 @functools.cache
 def versions_text() -> str:
     """Return the versions of Python, NumPy, Numba, llvmlite, LLVM and the format of keys."""
-    import llvmlite
-    import numba
-    import numpy as np
-    from llvmlite import binding
-
     llvm = ".".join(map(str, binding.llvm_version_info))
     python = f"{platform.python_implementation()} {platform.python_version()}{getattr(sys, 'abiflags', '')}"
     return (
@@ -48,9 +47,6 @@ def requested_cpu_and_features() -> tuple[str, str | None]:
 
     The features are None if the variables choose what Numba uses on this host anyway; those of this host if only the CPU is chosen.
     """
-    from llvmlite import binding
-    from numba.core import codegen, config
-
     if config.CPU_NAME is None and config.CPU_FEATURES is None and config.ENABLE_AVX:
         return "native", None
     features = config.CPU_FEATURES
@@ -72,7 +68,5 @@ def requested_cpu() -> str:
 
 def platform_text(codegen: Any) -> str:
     """Return the platform for which the code generator compiles, without the CPU, and whether it uses Intel's vector library."""
-    from numba.core import config
-
     triple, *_ = codegen.magic_tuple()
     return f"{triple}, svml={getattr(config, 'USING_SVML', None)}"

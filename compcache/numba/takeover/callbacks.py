@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from numba.core import entrypoints, sigutils, types
+from numba.core.ccallback import CFunc
+
 from compcache.numba.entries.starts import find_stored_entry
 from compcache.numba.lazy.argument_types import NUMBERS
-from compcache.numba.lazy.stand_ins import numba_decorator, real_numba
+from compcache.numba.lazy.stand_ins import numba_decorator
 from compcache.numba.takeover import lazy_dispatchers
+from compcache.numba.takeover.declared import compile_and_record, make_pinned_cache
 
 if TYPE_CHECKING:
     from compcache.numba.dispatch import Backend
@@ -17,23 +21,15 @@ __all__ = ["make_callback"]
 
 
 def make_callback(state: State) -> Any:
-    """Return Numba's callback for a decorated function, and record its code. Import Numba if necessary."""
-    real_numba()
+    """Return Numba's callback for a decorated function, and record its code."""
     signature = (state.signatures or ("",))[0]
     backend = None if state.reason else lazy_dispatchers.find_lazy_backend()
     if backend is None:
         return numba_decorator("cfunc")(signature, **state.options)(state.function)
-    from numba.core import entrypoints, sigutils
-    from numba.core.ccallback import CFunc
-
-    from compcache.numba.takeover.declared import compile_and_record, make_pinned_cache
-
     entrypoints.init_all()
     options = {name: value for name, value in state.options.items() if name != "cache"}
     callback = CFunc(state.function, sigutils.normalize_signature(signature), locals={}, options=options)
-    declared = state.declared
-    entries = [(code.record.base, state.key) for code in declared.loaded] if declared is not None else []
-    callback._cache = make_pinned_cache(state, backend, callback, [signature], entries)
+    callback._cache = make_pinned_cache(state, backend, callback, [signature])
     compile_and_record(state, backend, callback.compile, lambda: _make_callback_fields(callback, backend))
     return callback
 
@@ -55,8 +51,6 @@ _C_TYPES = frozenset(("none", "voidptr", *[name for name in NUMBERS if not name.
 
 def _type_and_depth(type_: Any) -> tuple[str, int]:
     """Return the name of the type at the end of a chain of pointers, and the number of pointers. Other types have 0 pointers."""
-    from numba.core import types
-
     depth = 0
     while isinstance(type_, types.CPointer):
         type_, depth = type_.dtype, depth + 1

@@ -9,6 +9,8 @@ import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
+from numba.core import entrypoints, sigutils, typeinfer, types
+
 from compcache.errors import CompcacheError
 from compcache.numba.compilation import scopes
 from compcache.numba.dispatch.function_cache import FunctionCache
@@ -22,8 +24,9 @@ from compcache.numba.takeover import lazy_dispatchers
 from compcache.warning import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
+    from compcache.numba.declarations.ufuncs import LoadedLoop
     from compcache.numba.dispatch import Backend
     from compcache.numba.lazy.entries import Key
     from compcache.numba.lazy.state import State
@@ -32,17 +35,17 @@ __all__ = ["compile_and_record", "is_key_current", "make_declared_dispatcher", "
 
 
 def make_pinned_cache(
-    state: State, backend: Backend, owner: Any, signatures: Sequence[Any], entries: Iterable[tuple[Sequence[str], Key | None]]
+    state: State, backend: Backend, owner: Any, signatures: Sequence[Any], loops: Sequence[LoadedLoop] = ()
 ) -> FunctionCache:
     """Return the cache object for signatures whose code was found without Numba: the entries with this code, or other entries.
 
-    `owner` is the dispatcher or callback that has the cache object. `entries` has the name, the lines and, if known, the implementations of
-    the entry for each signature (`Record.base`), with the key at that time; it is empty if no code was found.
+    `owner` is the dispatcher or callback that has the cache object. `loops` are the loops that ran before, one for each signature, of a
+    ufunc without declared signatures.
     """
-    from numba.core import sigutils
-
-    types = [tuple(sigutils.normalize_signature(signature)[0]) for signature in signatures]
-    pinned = {args: (base, named_functions(key.content.parts) if key else []) for args, (base, key) in zip(types, entries, strict=False)}
+    declared = state.declared
+    entries: list[Any] = [(loop.base, loop.key) for loop in loops] if declared is None else [(base, state.key) for base in declared.bases]
+    tuples = [tuple(sigutils.normalize_signature(signature)[0]) for signature in signatures]
+    pinned = {args: (base, named_functions(key.content.parts) if key else []) for args, (base, key) in zip(tuples, entries, strict=False)}
     return FunctionCache(backend, owner, state.function, is_requested=state.requests_caching, pinned=pinned)
 
 
@@ -51,15 +54,11 @@ def make_declared_dispatcher(state: State, backend: Backend) -> Any:
 
     Record the code for starts without Numba. The dispatcher is added to `unfinished`, from which the caller removes it.
     """
-    from numba.core import entrypoints, typeinfer
-
     entrypoints.init_all()
     dispatcher = lazy_dispatchers.apply_decorator(state)
     lazy_dispatchers.unfinished[id(state)] = dispatcher
-    declared = state.declared
     signatures = state.signatures or ()
-    entries = [(code.record.base, state.key) for code in declared.loaded] if declared is not None else []
-    dispatcher._cache = make_pinned_cache(state, backend, dispatcher, signatures, entries)
+    dispatcher._cache = make_pinned_cache(state, backend, dispatcher, signatures)
 
     def compile_all() -> None:
         """Compile all declared signatures. Then disable compilation, as Numba does."""
@@ -145,8 +144,6 @@ _MAX_TUPLES = 300
 
 def _list_array_layouts(type_: Any) -> list[Any]:
     """Return the array types that differ from an array type at most in layout and writability."""
-    from numba.core import types
-
     layouts = "CFA" if type_.ndim > 1 else "CA"
     return [types.Array(type_.dtype, type_.ndim, layout, readonly=readonly) for layout in layouts for readonly in (False, True)]
 
@@ -158,8 +155,6 @@ def _accepted_types(type_: Any, typing_context: Any, types_in_signatures: Sequen
     If several signatures have arrays that differ only in layout, Numba's choice depends on earlier calls. Then the result contains only the
     type of the parameter. See `argument_text` for the exception.
     """
-    from numba.core import types
-
     is_optional = isinstance(type_, types.Optional) and isinstance(type_.type, (types.Number, types.Boolean))
     try:
         accepted = {} if is_optional else {argument_text(type_): 0}  # an argument never has an optional type
@@ -177,8 +172,6 @@ def _list_candidates(type_: Any, types_in_signatures: Sequence[Any], *, is_optio
 
     `is_optional` is whether the parameter's type is optional. See `_accepted_types` for the other arguments.
     """
-    from numba.core import types
-
     if is_optional or isinstance(type_, (types.Number, types.Boolean)):
         numbers = [getattr(types, name if name != "bool" else "boolean") for name in NUMBERS]
         return [types.none, *numbers] if is_optional else numbers

@@ -7,16 +7,28 @@ from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from numba.core import entrypoints, types
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.environment import lookup_environment
+from numba.np.numpy_support import as_dtype
+from numba.np.ufunc import parallel
+from numba.np.ufunc import wrappers as plain_wrappers
+from numba.np.ufunc.dufunc import DUFunc
+from numba.np.ufunc.gufunc import GUFunc
+
 from compcache import frontend
 from compcache.errors import CompcacheError
 from compcache.numba.compilation import native_code
 from compcache.numba.dispatch.gufunc_cache import wrapper_symbol
+from compcache.numba.entries.image_source import CannotLink, prepare_image
+from compcache.numba.entries.load import run_image
+from compcache.numba.entries.save import assembly_of, publish_entry
 from compcache.numba.entries.starts import are_settings_from_environment, find_stored_entry, pickle_environments, store_fields
 from compcache.numba.lazy.description import Description
 from compcache.numba.lazy.entries import START, Record, key_of
-from compcache.numba.lazy.stand_ins import real_numba
 from compcache.numba.registered.refusals import NotLazy
 from compcache.numba.takeover import lazy_dispatchers
+from compcache.numba.takeover.declared import compile_and_record, make_pinned_cache, record_compiled_identities
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,13 +47,10 @@ __all__ = ["make_ufunc"]
 
 
 def make_ufunc(state: State, loops: Sequence[LoadedLoop]) -> Any:
-    """Return Numba's ufunc for a decorated function, with the loops that ran without Numba. Import Numba if necessary."""
-    real_numba()
+    """Return Numba's ufunc for a decorated function, with the loops that ran without Numba."""
     backend = None if state.reason else lazy_dispatchers.find_lazy_backend()
     if backend is None:
         return lazy_dispatchers.apply_decorator(state, state.signatures, use_numba_cache=True)
-    from numba.core import entrypoints
-
     entrypoints.init_all()
     if state.is_parallel:
         return _make_parallel(state, backend)
@@ -54,24 +63,11 @@ def _compiler_options(state: State) -> dict[str, Any]:
     return {name: value for name, value in state.options.items() if name not in decorator_options}
 
 
-def _make_pinned_cache(state: State, backend: Backend, owner: Any, signatures: Any, loops: Sequence[LoadedLoop]) -> Any:
-    """Return a cache object for the loops of a ufunc, which loads the entries of the loops that ran before."""
-    from compcache.numba.takeover.declared import make_pinned_cache
-
-    declared = state.declared
-    entries: list[Any] = (
-        [(loop.base, loop.key) for loop in loops] if declared is None else [(base, state.key) for base in declared.details[-1]]
-    )
-    return make_pinned_cache(state, backend, owner, signatures, entries)
-
-
 def _make_dufunc(state: State, backend: Backend, loops: Sequence[LoadedLoop]) -> Any:
     """Return Numba's ufunc for a function that `vectorize` decorates. Compile and record the loops of declared signatures."""
-    from numba.np.ufunc.dufunc import DUFunc
-
     ufunc = DUFunc(state.function, identity=state.options.get("identity"), targetoptions=_compiler_options(state))
     signatures: Any = state.signatures if state.signatures is not None else [_numba_types(loop) for loop in loops]
-    ufunc._dispatcher.cache = _make_pinned_cache(state, backend, ufunc._dispatcher, signatures, loops)
+    ufunc._dispatcher.cache = make_pinned_cache(state, backend, ufunc._dispatcher, signatures, loops)
     if state.signatures is None:
         for signature in signatures:  # of the loops that ran without Numba
             ufunc.add(signature)
@@ -95,8 +91,6 @@ def _compile_declared(
 
     `ufunc` is Numba's ufunc, or its builder. Return the result of `build`, which builds the NumPy ufunc, or `ufunc` without `build`.
     """
-    from compcache.numba.takeover.declared import compile_and_record, record_compiled_identities
-
     built = []
 
     def compile_all() -> None:
@@ -113,8 +107,6 @@ def _compile_declared(
 
 def _numba_types(loop: LoadedLoop) -> tuple[Any, ...]:
     """Return the Numba types of a loop's operands."""
-    from numba.core import types
-
     return tuple(types.boolean if name == "bool" else getattr(types, name) for name in loop.types)
 
 
@@ -233,8 +225,6 @@ def _record_built_loop(
     `cache` and `cres` are the cache object and the compile result of the function. `build` builds the loop and returns Numba's description.
     `is_requested` is as in `_store_loop`.
     """
-    from numba.np.numpy_support import as_dtype
-
     signature = cres.signature
     entry = find_stored_entry(cache, backend.cache, signature)
     if entry is None or cres.objectmode:
@@ -246,8 +236,6 @@ def _record_built_loop(
 
 def _make_gufunc(state: State, backend: Backend, loops: Sequence[LoadedLoop]) -> Any:
     """Return Numba's ufunc for a function that `guvectorize` decorates. Compile and record the loops of declared signatures."""
-    from numba.np.ufunc.gufunc import GUFunc
-
     options = state.options
     ufunc = GUFunc(
         state.function, options["signature"], identity=options.get("identity"), cache=False, targetoptions=_compiler_options(state),
@@ -258,7 +246,7 @@ def _make_gufunc(state: State, backend: Backend, loops: Sequence[LoadedLoop]) ->
     signatures: Any = state.signatures
     if signatures is None:
         signatures = [ufunc._get_function_type(*_numba_types(loop)) for loop in loops]
-    builder.nb_func.cache = _make_pinned_cache(state, backend, builder.nb_func, signatures, loops)
+    builder.nb_func.cache = make_pinned_cache(state, backend, builder.nb_func, signatures, loops)
     if state.signatures is None:
         for signature in signatures:  # of the loops that ran without Numba
             ufunc.add(signature)
@@ -284,8 +272,6 @@ def _compile_gufunc_loop(state: State, backend: Backend, builder: Any, add: Any,
 
 def _element_type(type_: Any) -> Any:
     """Return the type of an array type's elements, or the type itself if it is not an array type."""
-    from numba.core import types
-
     return type_.dtype if isinstance(type_, types.Array) else type_
 
 
@@ -303,9 +289,6 @@ def _record_gufunc_loop(builder: Any, backend: Backend, signature: Any, wrappers
 
     `wrappers` is Numba's module that builds a parallel loop; None for a loop that runs on one thread.
     """
-    from numba.np.numpy_support import as_dtype
-    from numba.np.ufunc import wrappers as plain_wrappers
-
     cres = builder._cres[signature]
     entry = find_stored_entry(builder.nb_func.cache, backend.cache, cres.signature)
     if entry is None or cres.objectmode:
@@ -324,8 +307,6 @@ def _record_gufunc_loop(builder: Any, backend: Backend, signature: Any, wrappers
 
 def _make_parallel(state: State, backend: Backend) -> Any:
     """Compile and record a NumPy ufunc with declared signatures whose loops run on Numba's threads, and return the ufunc."""
-    from numba.np.ufunc import parallel
-
     common = {"identity": state.options.get("identity"), "cache": False, "targetoptions": _compiler_options(state)}
     is_gufunc = state.decorator == "guvectorize"
     builder: Any
@@ -335,7 +316,7 @@ def _make_parallel(state: State, backend: Backend) -> Any:
         builder.cache = backend  # the backend stores the wrappers
     else:
         builder = parallel.ParallelUFuncBuilder(state.function, **common)
-    builder.nb_func.cache = _make_pinned_cache(state, backend, builder.nb_func, state.signatures or (), ())
+    builder.nb_func.cache = make_pinned_cache(state, backend, builder.nb_func, state.signatures or ())
 
     def make_fields() -> tuple[Any, ...] | None:
         """Return the fields of the ufunc's record, or None if only Numba can use one of the loops."""
@@ -348,10 +329,8 @@ def _make_parallel(state: State, backend: Backend) -> Any:
 
 def _record_parallel_loop(builder: Any, backend: Backend, signature: Any) -> LoopFields | None:
     """Store a parallel loop of a `vectorize` ufunc, and return its fields, or None if only Numba can use the loop."""
-    from numba.np.ufunc.parallel import build_ufunc_wrapper
-
     cres = builder._cres[signature]
-    build = partial(build_ufunc_wrapper, cres.library, cres.target_context, cres.fndesc.llvm_func_name, cres.signature, cres)
+    build = partial(parallel.build_ufunc_wrapper, cres.library, cres.target_context, cres.fndesc.llvm_func_name, cres.signature, cres)
     return _record_built_loop(builder.nb_func.cache, backend, cres, build)
 
 
@@ -380,13 +359,6 @@ def _store_loop(
     `entry` is the entry of the function that the loop calls, and `info` is Numba's description of the loop. `signature` is only displayed.
     `kind` becomes part of the entry's name. `is_requested` is whether this process is about to run the loop; then it runs the stored code.
     """
-    from numba.core.compiler_lock import global_compiler_lock
-    from numba.core.environment import lookup_environment
-
-    from compcache.numba.entries.image_source import CannotLink, prepare_image
-    from compcache.numba.entries.load import run_image
-    from compcache.numba.entries.save import assembly_of, publish_entry
-
     with global_compiler_lock:
         info.library._ensure_finalized()
     symbol = info.name.replace(_kernel_number(info), "")

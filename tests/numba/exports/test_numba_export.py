@@ -273,6 +273,22 @@ def test_exporting_again_replaces_what_was_exported(tmp_path: Path) -> None:
     assert call(other, "'one.f', 1") == [3]
 
 
+def test_a_process_with_a_stand_in_for_numba_exports(tmp_path: Path) -> None:
+    """The modules that export import Numba's own modules, not the stand-ins for them."""
+    other = Project(tmp_path)
+    other.write(one="from numba import njit\n\n\n@njit\ndef f(x):\n    return x + 1\n")
+    script = """
+    import sys
+    import compcache.numba
+    backend = compcache.numba.install("cache", lazy=True)
+    import one
+    from compcache.numba.lazy import has_numba
+    result = [has_numba(), compcache.numba.export(one.f, "(int64,)"), has_numba()]
+    """
+    assert other.run(script, backend=False) == [False, "one.f", True]
+    assert call(other, "'one.f', 1") == [2]
+
+
 def test_functions_that_nobody_called_may_be_recursive(tmp_path: Path) -> None:
     """Numba asks the dispatcher whether it is compiling, and names what others call in a circle with the options of the caller."""
     other = Project(tmp_path)
