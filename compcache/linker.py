@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.arch.known import architecture
 from compcache.build import codegen
 from compcache.build.inlining.imported import NOTHING_INLINED, offer_nothing
-from compcache.build.pic import INITIALIZE
+from compcache.build.pic import ADDRESS_OF, INITIALIZE
 from compcache.build.recipe import write_recipe
 from compcache.build.records import RecordBuilder, may_be_undefined
 from compcache.build.source import ModuleSource
 from compcache.build.trial import UNTRUSTED, try_in_child
 from compcache.content.functions import exported_content
 from compcache.content.names import freeze
+from compcache.digest import is_content_name
 from compcache.errors import CompileError
 from compcache.formats import host
 from compcache.formats.bodies import encode_bodies
@@ -457,9 +458,18 @@ def _encode_stubs(translated: Translated, symbols: int, basic: frozenset[str], p
 
 
 def _encode_notes(translated: Translated, identity: Any, seconds: float) -> bytes:
-    """Return the encoded notes of the module, with the content digests of its exports if any is known."""
+    """Return the encoded notes of the module, with the content digests of its exports if any is known.
+
+    The digest of the source stands for unknown digests of symbols, such as those of groups, because loaded code precedes the same code that
+    is compiled for another CPU meanwhile.
+    """
+    known, source = translated.contents, bytes.fromhex(translated.digests.get("source", ""))
     contents = [
-        exported_content(translated.beside_code, translated.contents.get(export.symbol), f"{signature} {export.nogil}")
+        exported_content(
+            translated.beside_code,
+            known.get(export.symbol.removeprefix(ADDRESS_OF)) or (None if is_content_name(export.name) else source or None),
+            f"{signature} {export.nogil}",
+        )
         for export, signature in zip(translated.prepared.exports, translated.entries.signatures, strict=True)
     ]
     return encode_notes(seconds, identity, translated.digests, b"".join(contents) if any(map(any, contents)) else b"")

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ATTACHMENTS", "Assembly", "Definition", "GlobalValue", "GlobalValues", "Head", "add_attributes", "behind_name", "change_lines",
-    "find_extreme_construct", "function_texts", "is_vectorized", "leading_type", "lines_from", "lines_of_variables", "long_lines",
+    "find_extreme_construct", "function_texts", "functions_with_assembly", "is_vectorized", "leading_type", "lines_from",
+    "lines_of_variables", "long_lines",
     "parse_head", "passes_vectors", "plain_head", "quote", "read_assembly", "read_functions", "read_module", "read_values",
     "referenced_name", "references", "section_bounds", "split_at", "split_parameters", "symbol_counts", "target_text", "unquote",
     "with_image_symbols", "with_symbols", "without_name",
@@ -68,6 +69,7 @@ _PARAMETER_NAME = re.compile(r' %(?:"[^"]*"|[-$.\w]+)\Z')
 #: The part of a function's head between the parameters and the attributes.
 _BEFORE_ATTRIBUTES = re.compile(r"(?: (?:local_)?unnamed_addr)?(?: addrspace\(\d+\))?")
 _ASSEMBLY = re.compile(r'^module asm "([^"]*)"', re.MULTILINE)
+_ANY_ASSEMBLY = re.compile(r'^(?:[^"\n]|"[^"\n]*")*? asm(?: [a-z]+)* "([^"]*)"', re.MULTILINE)
 _LABELS = re.compile(r"(?:^|[;\n])\s*((?:[A-Za-z_$.][\w$.]*\s*:\s*)+)")
 _ASSIGNED = re.compile(r"(?:^|[;\n])\s*(?:\.(?:set|equ|comm|lcomm)\s+([A-Za-z_$.][\w$.]*)\s*,|([A-Za-z_$][\w$.]*)\s*=)")
 _WORD = re.compile(r"[A-Za-z_$.][\w$.]*")
@@ -85,7 +87,7 @@ _MOST_WORDS = 12
 
 
 class Assembly(NamedTuple):
-    """The names that top-level assembly defines, and all names that occur in the assembly."""
+    """The names that top-level assembly defines, and all names that occur in assembly, also inline."""
 
     defined: frozenset[str]
     mentioned: frozenset[str]
@@ -426,13 +428,31 @@ def _linkage_of(words: list[str]) -> str:
 
 
 def read_assembly(text: str) -> Assembly:
-    """Return the names in the top-level assembly of a printed module. Local labels, which begin with a dot, count as mentioned only."""
-    if "module asm" not in text:
+    """Return the names in the assembly of a printed module. Local labels, which begin with a dot, count as mentioned only."""
+    if " asm " not in text:
         return Assembly(frozenset(), frozenset())
-    lines = "\n".join([unquote(line) for line in _ASSEMBLY.findall(text)])
+    lines = "\n".join([unquote(line) for line in _ASSEMBLY.findall(text)]) if "module asm" in text else ""
+    words = _WORD.findall("\n".join(map(unquote, _templates(text))))
     defined = [label.strip() for labels in _LABELS.findall(lines) for label in labels.split(":")]
     defined += [name for names in _ASSIGNED.findall(lines) for name in names]
-    return Assembly(frozenset([name for name in defined if name and not name.startswith(".")]), frozenset(_WORD.findall(lines)))
+    return Assembly(
+        frozenset([name for name in defined if name and not name.startswith(".")]),
+        frozenset([*words, *[word.lstrip("$") for word in words]]),
+    )
+
+
+def functions_with_assembly(text: str) -> frozenset[str]:
+    """Return the names of the functions of a printed module that contain inline assembly other than barriers."""
+    bodies = [body for body in function_texts(text) if " asm " in body] if " asm " in text else []
+    return frozenset([references(body)[0] for body in bodies if any(_templates(body) or [body])])
+
+
+def _templates(text: str) -> list[str]:
+    """Return the templates of all assembly in a text. Only lines with assembly are matched, because this takes long."""
+    starts = [text.rfind("\n", 0, match.start()) + 1 for match in re.finditer(" asm ", text)]
+    ends = [text.find("\n", start) for start in starts]
+    lines = [text[start : end if end >= 0 else None] for start, end in zip(starts, ends, strict=True)]
+    return _ANY_ASSEMBLY.findall("\n".join(dict.fromkeys(lines)))
 
 
 def section_bounds(text: str) -> frozenset[str]:
@@ -445,13 +465,16 @@ def section_bounds(text: str) -> frozenset[str]:
 def with_image_symbols(definitions: dict[str, Definition], text: str) -> dict[str, Definition]:
     """Return global values in which the symbols that assembly or the linker defines are definitions instead of declarations.
 
-    A symbol that assembly defines refers to all names in the assembly. A section bound refers to the members of its section.
+    A symbol that assembly defines, and a function with inline assembly, refers to all names in the assembly of the module, because macros
+    and labels connect its parts. A section bound refers to the members of its section.
     """
     assembly, bounds = read_assembly(text), section_bounds(text)
-    if not assembly.defined and not bounds:
-        return definitions
     mentioned = tuple(sorted(assembly.mentioned & definitions.keys()))
+    if not assembly.defined and not bounds and not mentioned:
+        return definitions
     changed = dict(definitions)
+    for name in functions_with_assembly(text):
+        changed[name] = definitions[name]._replace(references=tuple(dict.fromkeys([*definitions[name].references, *mentioned])))
     for name, definition in definitions.items():
         if definition.kind not in ("declaration", "external"):
             continue

@@ -66,6 +66,8 @@ _INTRINSIC = r"(?:tail |notail )?call [^\n@]*ptr @llvm\.threadlocal\.address\.p0
 _LABEL = re.compile(r'(?:[-$._A-Za-z0-9]+|"[^"]*"):')
 _IFUNC = re.compile(rf"{NAME[1:]} = {WORDS}ifunc ")
 _RUN_SECTION = re.compile(r', section "\.(?:(?:preinit|init|fini)_array|ctors|dtors)[".]')
+#: Words of assembly by which it makes the dynamic linker run functions.
+_RUN_WORD = re.compile(r"\.(?:(?:preinit|init|fini)(?:_array)?|ctors|dtors)(?:\.|\Z)|gnu_indirect_function")
 _DEFAULT_PRIORITY = 65535
 #: The functions that run the constructors of a module after its imports are bound, and its destructors before they are released.
 INITIALIZE, TERMINATE = "compcache.initialize", "compcache.terminate"
@@ -271,11 +273,15 @@ def find_constructors(text: str) -> Constructors:
     return Constructors(lists["ctors"], lists["dtors"])
 
 
-def symbols_run_by_mapping(definitions: Mapping[str, Definition], constructors: Constructors) -> tuple[str, ...]:
+def symbols_run_by_mapping(
+    definitions: Mapping[str, Definition], constructors: Constructors, in_assembly: Collection[str]
+) -> tuple[str, ...]:
     """Return the symbols that cause the dynamic linker to run functions while it maps or unmaps an image.
 
-    These are constructors, destructors, ifuncs, and the variables in sections of pointers to functions that the dynamic linker runs.
+    These are constructors, destructors, ifuncs, and the variables in sections of pointers to functions that the dynamic linker runs. If the
+    names `in_assembly` contain such sections or ifuncs, these are also all symbols among them.
     """
+    mentioned = sorted(in_assembly) if any(map(_RUN_WORD.match, in_assembly)) else []
     variables = [
         name
         for name, definition in definitions.items()
@@ -283,7 +289,7 @@ def symbols_run_by_mapping(definitions: Mapping[str, Definition], constructors: 
         and (_IFUNC.match(definition.head) or _RUN_SECTION.search(definition.head))
         and definition.references != (TERMINATE,)  # does nothing unless the constructors have run
     ]
-    return tuple(dict.fromkeys([name for name in (*constructors.functions(), *variables) if name in definitions]))
+    return tuple(dict.fromkeys([name for name in (*constructors.functions(), *variables, *mentioned) if name in definitions]))
 
 
 def with_deferred_start(text: str, constructors: Constructors) -> str:

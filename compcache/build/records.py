@@ -18,7 +18,7 @@ from compcache.hit.link_types import type_digest, unite_types
 from compcache.images import platform_symbols
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from compcache.build.exports import Export
     from compcache.build.ir_text import Definition
@@ -50,7 +50,7 @@ class Needs(NamedTuple):
     by_symbol: Mapping[str, Need | None]
 
 
-def read_needs(definitions: Mapping[str, Definition], resolution: Resolution, slots: Collection[str], startup: Collection[str]) -> Needs:
+def read_needs(definitions: Mapping[str, Definition], resolution: Resolution, slots: Iterable[str], startup: Collection[str]) -> Needs:
     """Return what the symbols of a module need.
 
     Args:
@@ -61,7 +61,7 @@ def read_needs(definitions: Mapping[str, Definition], resolution: Resolution, sl
     """
     imports = resolution.imported()
     natives = _nonplatform_natives(definitions) - resolution.library_symbols - imports.keys()
-    leaves = {*slots, *imports, *natives}
+    leaves = {*slots, *imports, *natives, *({INITIALIZE} & definitions.keys())}
     edges = {name: definition.references for name, definition in definitions.items()}
     if not leaves.isdisjoint(DependencyGraph(edges).closure(startup)):
         functions = {name for name, definition in definitions.items() if definition.kind == "function"}

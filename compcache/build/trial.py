@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.arch.known import architecture
 from compcache.build import codegen
-from compcache.build.ir_text import read_values
 from compcache.errors import CompileError
 from compcache.formats.host import platform_name
 from compcache.interrupts import reraise_interrupt
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
     from compcache.targets.machine import Machine
 
 __all__ = [
-    "TRUSTED", "UNTRUSTED", "Limits", "assembly_parts", "functions_with_assembly", "has_assembly", "has_module_assembly", "is_rare",
-    "main", "try_in_child",
+    "TRUSTED", "UNTRUSTED", "Limits", "assembly_parts", "has_assembly", "has_module_assembly", "is_rare", "main", "try_in_child",
 ]  # fmt: skip
 
 
@@ -169,18 +167,12 @@ def assembly_parts(text: str) -> str | None:
 
 def has_assembly(text: str) -> bool:
     """Return whether a printed module contains inline assembly or top-level assembly."""
-    return " asm " in text or has_module_assembly(text)
+    return " asm " in text
 
 
 def has_module_assembly(text: str) -> bool:
     """Return whether a printed module contains top-level assembly."""
     return text.startswith("module asm") or "\nmodule asm" in text
-
-
-def functions_with_assembly(text: str) -> frozenset[str]:
-    """Return the names of the functions of a printed module that contain inline assembly."""
-    bodies = [chunk for chunk in text.split("\n}\n") if " asm " in chunk] if " asm " in text else []
-    return frozenset([value.name for body in bodies for value in read_values(body).functions if not value.is_declaration])
 
 
 def _without_body(chunk: str) -> str:

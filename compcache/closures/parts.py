@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build.exports import MERGED
 from compcache.build.inlining.offers import LOCAL
-from compcache.build.ir_text import read_values, references
+from compcache.build.ir_text import functions_with_assembly, read_values, references
 from compcache.build.pic import INITIALIZE, TERMINATE
 from compcache.build.slots import SLOT_PREFIX
 from compcache.content.definitions import Unreadable, read_definitions
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Copies", "copies_of", "without_static_runtime"]
 
-#: The pattern of inline assembly. An empty template is only a barrier for the compiler; other assembly may define symbols.
-_ASSEMBLY = re.compile(r'\basm (?:sideeffect |alignstack |inteldialect |unwind )*"([^"]*)"')
 _ALIAS = re.compile(r'@(?:"[^"]*"|[-$._A-Za-z0-9]+) = (?:[a-z_]+(?:\([^)]*\))? )*alias ')
 #: The prefixes of names that have a meaning for LLVM, this package or the dynamic linker.
 _RESERVED = ("llvm.", "compcache.", "__dso_handle")
@@ -104,7 +102,7 @@ class _Sorter:
         self._unreachable = optional | thread_local | hidden | set(recipe.storage) | archive_functions
         self._declared = optional | declared  # symbols that other modules define
         self._image_bound = hidden | thread_local & declared | archive_functions  # symbols to which code in another image cannot refer
-        self._assembly = _functions_with_assembly(text)
+        self._assembly = functions_with_assembly(text)
         self._text = text
 
     def sort(self) -> Copies:
@@ -160,22 +158,6 @@ class _Sorter:
 def _is_reserved(key: str) -> bool:
     """Return whether a symbol has a meaning for LLVM, this package or the dynamic linker. `LOCAL` names do not."""
     return key.startswith(_RESERVED) and not key.startswith(LOCAL)
-
-
-def _functions_with_assembly(text: str) -> set[str]:
-    """Return the names of the functions with inline assembly other than barriers."""
-    if " asm " not in text:
-        return set()
-    with_assembly, name = set(), ""
-    functions = iter(read_values(text).functions)
-    for line in text.split("\n"):
-        if line.startswith("define "):
-            name = next(functions).name
-        elif " asm " in line:
-            match = _ASSEMBLY.search(line)
-            if match is None or match[1]:
-                with_assembly.add(name)
-    return with_assembly
 
 
 def without_static_runtime(text: str) -> str:

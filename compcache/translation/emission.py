@@ -12,13 +12,13 @@ from compcache.build.entry_points import entries_text, symbols_of_entries, table
 from compcache.build.exports import make_entries
 from compcache.build.inlining.edges import with_inlined
 from compcache.build.inlining.imported import NOTHING_INLINED
-from compcache.build.ir_text import lines_from, read_module, with_image_symbols
+from compcache.build.ir_text import Definition, lines_from, read_assembly, read_module, with_image_symbols
 from compcache.build.large_data.variables import with_data
 from compcache.build.link_types import LinkTypes, read_link_types
 from compcache.build.records import read_needs, symbol_nodes
-from compcache.build.slots import SLOT_PREFIX
+from compcache.build.slots import SLOT_PREFIX, is_known_by_name
 from compcache.build.stubs import stub_symbol, stubs_text
-from compcache.build.trial import assembly_parts, try_in_child
+from compcache.build.trial import assembly_parts, has_assembly, try_in_child
 from compcache.depgraph import DependencyGraph
 from compcache.digest import KEY_SIZE, digest
 from compcache.errors import CompileError
@@ -26,8 +26,11 @@ from compcache.formats.deflate import deflate
 from compcache.formats.graph import encode_graph
 from compcache.formats.host import platform_name
 from compcache.formats.module_table import TABLE_SYMBOL
+from compcache.images import platform_symbols
 from compcache.images.elf.distances import DistanceTable, with_distances
+from compcache.images.elf.parts import is_elf
 from compcache.images.elf.patching import rename_definitions
+from compcache.images.elf.reading import undefined_symbols, users_of
 from compcache.images.making import EntryObjects
 from compcache.images.static_runtime import FINALIZE
 from compcache.targets.cpu_table import baseline
@@ -39,7 +42,6 @@ if TYPE_CHECKING:
     from compcache.build.entry_points import EntryPoint
     from compcache.build.exports import Entries, Export
     from compcache.build.inlining.imported import Inlined
-    from compcache.build.ir_text import Definition
     from compcache.build.pic import Alias
     from compcache.build.records import Needs
     from compcache.build.slots import Resolution
@@ -119,7 +121,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
         module, constructors = codegen.parse(text, context), pic.Constructors((), ())
         written = read_module(text)
     definitions = with_image_symbols(written, text)
-    startup = _startup_functions(definitions, constructors, prepared.resolution)
+    startup = _startup_functions(definitions, constructors, prepared.resolution, text)
     code, module = _prepare_module(module, text, context, target, constructors, request)
     allowed = allowed_features(text)
     optional = own_features(allowed, prepared.exports, prepared.aliases, request.machine)
@@ -133,6 +135,10 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
         compiled = codegen.emit_object(module, target)
     else:
         compiled, (table, translated) = codegen.call_beside(partial(codegen.emit_object, module, target), describe)
+    extended, unowned = _with_references_of_code(definitions, compiled, prepared.resolution, text)
+    if extended is not definitions:
+        startup = _startup_functions(extended, constructors, prepared.resolution, text)
+        translated = partial(translated, needs=read_needs(extended, prepared.resolution, table.slots, [*startup, *unowned]))
     completed, constant = _complete_object(compiled, table, distance, prepared.data)
     machine_code = Code(text, allowed, definitions, prepared.aliases, compiled)
     return translated(
@@ -206,7 +212,7 @@ def _describe_module(
         definitions=definitions,
         entries=entries,
         slots=table.slots,
-        needs=read_needs(definitions, prepared.resolution, {pic.INITIALIZE, *table.slots}.intersection(definitions), startup),
+        needs=read_needs(definitions, prepared.resolution, table.slots, startup),
         key=table.key,
         bitcode=deflate(code) if code else b"",
         graph=_encode_symbols(definitions, entries, prepared),
@@ -218,6 +224,40 @@ def _describe_module(
         types=_read_types(text, written, prepared),
         makers=request.makers,
     )
+
+
+def _with_references_of_code(
+    definitions: dict[str, Definition], compiled: bytes, resolution: Resolution, text: str
+) -> tuple[dict[str, Definition], list[str]]:
+    """Return the definitions with the references that only machine code has, and the symbols to which unnamed code may refer.
+
+    Code generation calls functions by their names, such as `memcpy`, and assembly can compose names. Without such references the
+    definitions are returned unchanged.
+    """
+    # Calls of a thunk in the same section have no relocations.
+    unowned = [name for name in resolution.thunks if name in definitions and is_known_by_name(name)]
+    undefined = undefined_symbols(compiled) if is_elf(compiled) else ()
+    names = {*resolution.slots, *resolution.storage} if has_assembly(text) else set()
+    names |= {name for name in undefined if name in resolution.imports or (name not in definitions and not _is_provided(name, resolution))}
+    users = users_of(compiled, names) if names else set()
+    missing = [(user, name) for user, name in sorted(users) if user not in definitions or name not in definitions[user].references]
+    if missing:
+        mentioned = frozenset[str]().union(*[definition.references for definition in definitions.values()])
+        unowned += [name for user, name in missing if user not in definitions and name not in mentioned]
+    extra = [(user, name) for user, name in missing if user in definitions]
+    if not unowned and not extra:
+        return definitions, []
+    extended = {**{name: Definition("declaration", "", ()) for name in names}, **definitions}
+    for user, name in extra:
+        extended[user] = extended[user]._replace(references=(*extended[user].references, name))
+    return extended, unowned
+
+
+def _is_provided(name: str, resolution: Resolution) -> bool:
+    """Return whether a symbol that the code does not declare is in every process that can load the module."""
+    if name.startswith(platform_symbols.ALWAYS_THERE) or platform_symbols.is_platform_symbol(name):
+        return True
+    return any(library.path_of(name) for library in resolution.libraries)
 
 
 def _make_table(key: bytes, prepared: Prepared, definitions: Mapping[str, Definition], entries: Entries, stubs: tuple[str, ...]) -> _Table:
@@ -304,11 +344,11 @@ def _must_run_later(constructors: pic.Constructors, definitions: Mapping[str, De
     The result is False for objects (not `shared`), which the dynamic linker does not map. Constructors that use imports or globals must
     run later, because these are bound after mapping. Constructors that call external functions must run later, because they could deadlock:
     such a function may wait for the GIL, while the thread that holds the GIL waits for the dynamic linker's lock to import an extension
-    module. Destructors that are registered at run time may call any function.
+    module. Destructors that are registered at run time may call any function. Code generation may call functions that it knows by name.
     """
     if not shared or not constructors.functions():
         return False
-    if FINALIZE in definitions and resolution.imports:
+    if (FINALIZE in definitions and resolution.imports) or any(map(is_known_by_name, [*resolution.imports, *resolution.thunks])):
         return True
     reached = DependencyGraph({name: definition.references for name, definition in definitions.items()}).closure(constructors.functions())
     bound = {*resolution.imported(), *resolution.storage}
@@ -320,12 +360,14 @@ def _is_external(name: str, definitions: Mapping[str, Definition]) -> bool:
     return not name.startswith("llvm.") and (name not in definitions or definitions[name].kind == "declaration")
 
 
-def _startup_functions(definitions: Mapping[str, Definition], constructors: pic.Constructors, resolution: Resolution) -> tuple[str, ...]:
+def _startup_functions(
+    definitions: Mapping[str, Definition], constructors: pic.Constructors, resolution: Resolution, text: str
+) -> tuple[str, ...]:
     """Return the functions that run when the image is mapped, and those that run when the module is loaded or unloaded.
 
     Raise `CompileError` if functions that run while the image is mapped use imports or globals, which are bound later.
     """
-    run_by_mapping = pic.symbols_run_by_mapping(definitions, constructors)
+    run_by_mapping = pic.symbols_run_by_mapping(definitions, constructors, read_assembly(text).mentioned)
     graph = DependencyGraph({name: definition.references for name, definition in definitions.items()} if run_by_mapping else {})
     reached = graph.closure(run_by_mapping)
     imported = resolution.imported()

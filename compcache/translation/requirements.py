@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.build.ir_text import lines_from, passes_vectors, read_functions
-from compcache.build.trial import functions_with_assembly, has_module_assembly
+from compcache.build.ir_text import functions_with_assembly, lines_from, passes_vectors, read_functions
+from compcache.build.trial import has_module_assembly
 from compcache.errors import FormatError
 from compcache.formats.host import platform_name
 from compcache.images.elf.reading import architecture_of, code_sections

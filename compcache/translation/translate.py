@@ -110,6 +110,8 @@ def translate_member(context: Any, request: Request, label: str) -> Member:
     with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level, rewritten) as target:
         module.data_layout = codegen.data_layout(target)
         codegen.optimize(module, target, request.level)
+    for name in [value.name for value in ir_text.read_values(str(module)).functions if value.linkage == "linkonce_any"]:
+        module.get_function(name).linkage = "weak_any"  # LLVM prefers weak definitions, but linkers the first one
     return make_member(module, str(module), copied.difference(request.copies), data)
 
 

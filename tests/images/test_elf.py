@@ -104,6 +104,23 @@ def test_an_object_that_defines_all_it_uses_leaves_nothing_undefined() -> None:
     assert reading.undefined_symbols(compile_object("define i64 @f() { ret i64 1 }", X86_64)) == ()
 
 
+@pytest.mark.parametrize("triple", [X86_64, "aarch64-unknown-linux-gnu"])
+def test_the_users_of_a_symbol_are_those_of_the_machine_code(triple: str) -> None:
+    code = """
+@table = global [2 x ptr] [ptr null, ptr @used]
+declare i64 @used(i64)
+define double @remainder(double %x, double %y) {
+  %r = frem double %x, %y
+  ret double %r
+}
+@other = alias double (double, double), ptr @remainder
+define i64 @idle(i64 %x) { ret i64 %x }
+"""
+    obj = compile_object(code, triple)
+    assert reading.users_of(obj, {"fmod", "used"}) == {("remainder", "fmod"), ("other", "fmod"), ("table", "used")}
+    assert reading.users_of(obj, {"used"}) == {("table", "used")}
+
+
 def test_an_object_without_sections_has_no_symbols(relocatable: bytes) -> None:
     bare = bytearray(relocatable[:64])
     struct.pack_into("<Q", bare, 40, 0)

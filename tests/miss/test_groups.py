@@ -126,6 +126,21 @@ def test_two_definitions_are_an_error_in_a_linkers_words(cache: Cache) -> None:
         cache.add_modules([ModuleSource(adder("f", 1)), ModuleSource(alias)], group="lib")
 
 
+@pytest.mark.parametrize("linkages", [("linkonce", "weak"), ("weak", "linkonce"), ("linkonce", "linkonce")])
+@pytest.mark.parametrize("optimize", [0, 2])
+def test_the_first_weak_definition_is_that_of_the_group(cache: Cache, linkages: tuple[str, str], optimize: int) -> None:
+    sources = [
+        ModuleSource(
+            f"define {linkage} i64 @either() noinline {{\n  ret i64 {number}\n}}\n"
+            f"define i64 @ask_{number}() {{\n  %r = call i64 @either()\n  ret i64 %r\n}}\n",
+            optimize=optimize,
+        )
+        for number, linkage in enumerate(linkages, 1)
+    ]
+    cache.add_modules(sources, "g")
+    assert [cache.get_target(name)() for name in ("ask_1", "ask_2", "either")] == [1, 1, 1]
+
+
 @pytest.mark.parametrize("name", ["plain", "a$b", "a = b"])
 def test_weak_aliases_of_several_members_are_one(cache: Cache, name: str) -> None:
     codes = [f'@"{name}" = weak alias i64 (i64), ptr @own{number}\n{adder(f"own{number}", number)}' for number in (1, 2)]

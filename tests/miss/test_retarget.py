@@ -208,6 +208,63 @@ def test_code_without_targets_gets_the_width_of_a_richer_host(cache: Cache, dire
         assert "ymm" in read_code(haswell._store, found["haswell"]).assembly(2)
         assert "ymm" not in read_code(haswell._store, found["x86-64-v2"]).assembly(2)
 
+_STATE = """\
+@state = {linkage}global i64 0
+define i64 @add(i64 %x) {{
+  %p = {place}
+  %a = load i64, ptr %p
+  %b = add i64 %a, %x
+  store i64 %b, ptr %p
+  ret i64 %b
+}}
+define i64 @read() {{
+  %p = {place}
+  %a = load i64, ptr %p
+  ret i64 %a
+}}
+declare ptr @llvm.threadlocal.address.p0(ptr)
+"""
+_READER = """\
+@state = external thread_local global i64
+declare ptr @llvm.threadlocal.address.p0(ptr)
+define i64 @read_elsewhere() {
+  %p = call ptr @llvm.threadlocal.address.p0(ptr @state)
+  %a = load i64, ptr %p
+  ret i64 %a
+}
+"""
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+@pytest.mark.parametrize("linkage", ["internal ", "thread_local "])
+def test_code_that_is_tuned_meanwhile_does_not_divide_the_state(directory: Path, group: str | None, linkage: str) -> None:
+    from compcache.miss.retarget import tune
+
+    is_thread_local = linkage == "thread_local "
+    place = "call ptr @llvm.threadlocal.address.p0(ptr @state)" if is_thread_local else "getelementptr i8, ptr @state, i64 0"
+    on_host(cache := Cache(directory), host_like("x86-64-v2"))
+    cache.add_modules([ModuleSource(_STATE.format(linkage=linkage, place=place))], group)
+    if is_thread_local:
+        cache.add_module(ModuleSource(_READER))
+    with on_host(Cache(directory), host_like("haswell")) as haswell:
+        add = haswell.get_target("add")
+        assert add(5) == 5
+        assert tune(haswell._session(), "add")
+        names = ["read", "read_elsewhere"] if is_thread_local else ["read"]
+        assert [haswell.get_target(name)() for name in names] == [5] * len(names)
+        assert len(haswell.realizations("add")) == 2
+
+
+def test_code_beside_a_thread_local_variable_does_not_divide_it(directory: Path) -> None:
+    code = _STATE.format(linkage="thread_local ", place="call ptr @llvm.threadlocal.address.p0(ptr @state)")
+    with Cache(directory) as cache:
+        cache.add_modules([ModuleSource(code), ModuleSource(_READER)])
+        add = cache.get_target("add")
+        assert add(5) == 5
+        Cache(directory).add_module(ModuleSource(code + "define i64 @more(i64 %x) {\n  ret i64 %x\n}\n"))
+        assert (cache.get_target("read")(), cache.get_target("read_elsewhere")()) == (5, 5)
+
+
 TUNING = """
 import array, time
 from compcache import Cache

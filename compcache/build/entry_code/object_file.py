@@ -14,7 +14,7 @@ from compcache.build.entry_code.patterns import generate_code
 from compcache.build.entry_code.x86_64 import X86Assembler
 from compcache.build.entry_points import symbols_of_entries
 from compcache.formats.host import platform_name
-from compcache.images.elf.parts import ET_REL, SHF_ALLOC, SHT_PROGBITS, SHT_RELA, SHT_SYMTAB, STB_GLOBAL, SYMBOL, StringTable
+from compcache.images.elf.parts import ET_REL, RELOCATION, SHF_ALLOC, SHT_PROGBITS, SHT_RELA, SHT_SYMTAB, STB_GLOBAL, SYMBOL, StringTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,7 +27,6 @@ __all__ = ["entry_object"]
 _ASSEMBLERS = {assembler.elf_machine: assembler for assembler in (X86Assembler, ArmAssembler)}
 _FILE_HEADER = Struct("<16sHHIQQQIHHHHHH")
 _SECTION_HEADER = Struct("<IIQQQQIIQQ")
-_RELOCATION = Struct("<QIIq")
 _LENGTH = Struct("<I")
 _IDENT = b"\x7fELF\x02\x01\x01"
 _SHT_STRTAB, _SHF_EXECINSTR, _SHF_INFO_LINK = 3, 4, 0x40
@@ -56,16 +55,16 @@ def _assemble_object(assembler: type[Assembler], functions: Mapping[str, Code]) 
             if symbol not in numbers:
                 numbers[symbol] = len(symbols)
                 symbols.append(SYMBOL.pack(strings.add(symbol), STB_GLOBAL << 4, 0, 0, 0, 0))
-            relocations.append(_RELOCATION.pack(starts[name] + offset, relocation_type, numbers[symbol], addend))
+            relocations.append(RELOCATION.pack(starts[name] + offset, relocation_type, numbers[symbol], addend))
     frames, code_references = _unwinding_frames(assembler, functions)
     frame_relocations = [
-        _RELOCATION.pack(offset, assembler.distance, 1, start) for offset, start in zip(code_references, starts.values(), strict=True)
+        RELOCATION.pack(offset, assembler.distance, 1, start) for offset, start in zip(code_references, starts.values(), strict=True)
     ]  # fmt: skip
     sections = (
         (".text", SHT_PROGBITS, SHF_ALLOC | _SHF_EXECINSTR, text, 0, 0, _ALIGNMENT, 0),
-        (".rela.text", SHT_RELA, _SHF_INFO_LINK, b"".join(relocations), _SYMBOLS, _TEXT, 8, _RELOCATION.size),
+        (".rela.text", SHT_RELA, _SHF_INFO_LINK, b"".join(relocations), _SYMBOLS, _TEXT, 8, RELOCATION.size),
         (".eh_frame", assembler.unwind_type, SHF_ALLOC, frames, 0, 0, 8, 0),
-        (".rela.eh_frame", SHT_RELA, _SHF_INFO_LINK, b"".join(frame_relocations), _SYMBOLS, _FRAMES, 8, _RELOCATION.size),
+        (".rela.eh_frame", SHT_RELA, _SHF_INFO_LINK, b"".join(frame_relocations), _SYMBOLS, _FRAMES, 8, RELOCATION.size),
         (".note.GNU-stack", SHT_PROGBITS, 0, b"", 0, 0, 1, 0),
         (".symtab", SHT_SYMTAB, 0, b"".join(symbols), _STRINGS, 2, 8, SYMBOL.size),
     )

@@ -24,7 +24,6 @@ _SECTION_NAME, _RELOCATIONS_NAME = ".rodata.compcache", ".rela.rodata.compcache"
 _SHF_INFO_LINK = 0x40
 STT_OBJECT = 1
 STV_HIDDEN, STV_PROTECTED = 2, 3
-_RELOCATION = Struct("<QIIq")
 WORD = 4  # the size of a distance, in bytes
 _SECTIONS_AT, _COUNT_AT = 0x28, 0x3C  # in the header of the file
 _PLACE, _COUNT = Struct("<Q"), Struct("<H")
@@ -92,7 +91,7 @@ def with_distances(data: bytes, constant: DistanceTable) -> bytes:
     symbols, numbers = _add_undefined(data, symbol_table, constant, strings[symbol_table.link])
     name = _add_name(strings[symbol_table.link], constant.symbol)
     symbols += parts.SYMBOL.pack(name, parts.STB_GLOBAL << 4 | STT_OBJECT, STV_PROTECTED, new_section, 0, len(content))
-    relocations = b"".join([_RELOCATION.pack(*relocation) for relocation in constant.relocations(numbers)])
+    relocations = b"".join([parts.RELOCATION.pack(*relocation) for relocation in constant.relocations(numbers)])
     extended = _ExtendedObject(data)
     sections += [
         symbol_table._replace(
@@ -101,7 +100,8 @@ def with_distances(data: bytes, constant: DistanceTable) -> bytes:
         ),
         symbol_table._replace(
             name=_add_name(strings[names_section], _RELOCATIONS_NAME), type=parts.SHT_RELA, flags=_SHF_INFO_LINK,
-            offset=extended.append(relocations), size=len(relocations), link=symbol_section, info=new_section, entry_size=_RELOCATION.size,
+            offset=extended.append(relocations), size=len(relocations), link=symbol_section, info=new_section,
+            entry_size=parts.RELOCATION.size,
         ),
     ]  # fmt: skip
     sections[symbol_section] = symbol_table._replace(offset=extended.append(symbols), size=len(symbols))

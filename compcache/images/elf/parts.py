@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 __all__ = [
-    "ELF_MAGIC", "ET_DYN", "ET_REL", "SECTION", "SHF_ALLOC", "SHT_DYNAMIC", "SHT_DYNSYM", "SHT_NOBITS", "SHT_PROGBITS", "SHT_RELA",
-    "SHT_SYMTAB", "STB_GLOBAL", "STB_WEAK", "SYMBOL", "Header", "Section", "StringTable", "Symbol", "align_up", "all_object_symbols",
-    "dynamic_entries", "find_section", "is_elf", "names_and_sections", "object_symbols", "read_bytes", "read_header", "read_linked_strings",
-    "read_sections", "read_string", "read_symbols", "read_table",
+    "ELF_MAGIC", "ET_DYN", "ET_REL", "RELOCATION", "SECTION", "SHF_ALLOC", "SHT_DYNAMIC", "SHT_DYNSYM", "SHT_NOBITS", "SHT_PROGBITS",
+    "SHT_RELA", "SHT_SYMTAB", "STB_GLOBAL", "STB_WEAK", "SYMBOL", "Header", "Section", "StringTable", "Symbol", "align_up",
+    "all_object_symbols", "dynamic_entries", "find_section", "is_elf", "names_and_sections", "object_symbols", "read_bytes",
+    "read_header", "read_linked_strings", "read_sections", "read_string", "read_symbols", "read_table",
 ]  # fmt: skip
 
 ELF_MAGIC = b"\x7fELF"
@@ -44,6 +44,7 @@ _STB_LOCAL, STB_GLOBAL, STB_WEAK = 0, 1, 2
 _HEADER = Struct("<4sBB10xHH20xQ10xHHH")
 SECTION = Struct("<IIQ8xQQIIQQ")
 SYMBOL = Struct("<IBBHQQ")
+RELOCATION = Struct("<QIIq")
 _DYNAMIC, _DT_NULL = Struct("<qQ"), 0
 
 

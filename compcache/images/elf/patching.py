@@ -25,7 +25,6 @@ __all__ = [
 _SHN_UNDEF = 0
 _STT_TLS = 6
 _STV_DEFAULT, _STV_HIDDEN, _STV_PROTECTED = 0, 2, 3
-_DYNAMIC_RELOCATION = Struct("<QIIq")
 _PLACE = Struct("<qq")
 _PROGRAM_HEADERS = Struct("<32xQ14xHH")
 _SEGMENT = Struct("<II")  # type and flags
@@ -159,15 +158,15 @@ def extract_places(data: bytes, names: Collection[str], table: str) -> tuple[byt
     for section in sections:
         if section.type != parts.SHT_RELA or not section.flags & parts.SHF_ALLOC:
             continue
-        records = parts.read_table(data, section, _DYNAMIC_RELOCATION)
-        for index, (offset, kind, number, addend) in enumerate(_DYNAMIC_RELOCATION.iter_unpack(records)):
+        records = parts.read_table(data, section, parts.RELOCATION)
+        for index, (offset, kind, number, addend) in enumerate(parts.RELOCATION.iter_unpack(records)):
             name = symbol_names.get(number)
             if name is None:
                 continue
             if kind not in relocations.with_addend and kind not in relocations.in_table:
                 raise FormatError(f"a relocation of the symbol {name!r} has the type {kind}, which does not store an address")
             places[name] = places.get(name, b"") + _PLACE.pack(offset - start, addend if kind in relocations.with_addend else 0)
-            _DYNAMIC_RELOCATION.pack_into(patched, section.offset + index * _DYNAMIC_RELOCATION.size, offset, 0, 0, 0)
+            parts.RELOCATION.pack_into(patched, section.offset + index * parts.RELOCATION.size, offset, 0, 0, 0)
     return bytes(patched), places
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,14 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CodeSection", "Datum", "architecture_of", "code_sections", "data_of", "dynamic_defined", "dynamic_required", "dynamic_undefined",
-    "has_fixed_code", "named_sections", "needed_libraries", "needed_versions", "sections_with_prefix", "undefined_symbols",
+    "has_fixed_code", "named_sections", "needed_libraries", "needed_versions", "sections_with_prefix", "undefined_symbols", "users_of",
 ]  # fmt: skip
 
 _SHT_GNU_VERNEED = 0x6FFFFFFE
 _SHF_WRITE, _SHF_EXECINSTR = 1, 4
 _STT_FUNC = 2
 _DT_NEEDED = 1
-_RELOCATION = Struct("<QI4x8x")
 _VERNEED = Struct("<2xHIII")
 _VERNAUX = Struct("<4x4xII")
 
@@ -46,7 +46,7 @@ class CodeSection(NamedTuple):
 
     def places(self) -> list[tuple[int, int]]:
         """Return the ranges that linking may change, as sorted (offset, end)."""
-        return sorted([self.changed(*relocation) for table in self.tables for relocation in _RELOCATION.iter_unpack(table)])
+        return sorted([self.changed(offset, kind) for table in self.tables for offset, kind, *_ in parts.RELOCATION.iter_unpack(table)])
 
 
 class Datum(NamedTuple):
@@ -77,6 +77,31 @@ def undefined_symbols(data: bytes) -> tuple[str, ...]:
     `_GLOBAL_OFFSET_TABLE_`. An object without a symbol table has no undefined symbols. Raise `FormatError` for a malformed file.
     """
     return tuple([symbol.name for symbol in parts.object_symbols(data) if not symbol.defined])
+
+
+def users_of(data: bytes, names: Collection[str]) -> set[tuple[str, str]]:
+    """Return the references of a relocatable object to the symbols `names`, as (symbol that contains the reference, name).
+
+    The first symbol is empty if no symbol contains the reference. Raise `FormatError` for a malformed file.
+    """
+    sections, symbols = parts.read_sections(data, parts.ET_REL), parts.all_object_symbols(data)
+    wanted = {number: symbol.name for number, symbol in enumerate(symbols) if symbol.name in names}
+    by_section: dict[int, dict[int, list[Symbol]]] = {}  # by section and start
+    for symbol in symbols:
+        if symbol.name and symbol.size:
+            by_section.setdefault(symbol.section, {}).setdefault(symbol.value, []).append(symbol)
+    found = set()
+    for table in sections:
+        if table.type != parts.SHT_RELA or not sections[table.info].flags & parts.SHF_ALLOC:
+            continue
+        by_start = by_section.get(table.info, {})
+        starts = [-1, *sorted(by_start)]
+        for offset, _, number, _ in parts.RELOCATION.iter_unpack(parts.read_table(data, table, parts.RELOCATION)):
+            if number in wanted:
+                nearest = by_start.get(starts[bisect_right(starts, offset) - 1], ())
+                users = [symbol.name for symbol in nearest if offset < symbol.value + symbol.size]
+                found.update([(user, wanted[number]) for user in users or [""]])
+    return found
 
 
 def dynamic_undefined(data: bytes) -> tuple[str, ...]:
@@ -206,7 +231,9 @@ def code_sections(data: bytes) -> tuple[CodeSection, ...]:
         if section.type != parts.SHT_PROGBITS or not section.flags & _SHF_EXECINSTR or not section.size:
             continue
         code = parts.read_bytes(data, section.offset, section.size, "a section of code")
-        tables = [parts.read_table(data, table, _RELOCATION) for table in sections if table.type == parts.SHT_RELA and table.info == number]
+        tables = [
+            parts.read_table(data, table, parts.RELOCATION) for table in sections if table.type == parts.SHT_RELA and table.info == number
+        ]
         functions = [
             (value, value + size, name) for _, name, _, info, _, home, value, size in symbols if home == number and info & 0xF == _STT_FUNC
         ]

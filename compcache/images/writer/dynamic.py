@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import FormatError
 from compcache.images.elf.exported import gnu_hash
-from compcache.images.elf.parts import SHF_ALLOC, SHT_DYNAMIC, SHT_DYNSYM, SHT_RELA, STB_GLOBAL, STB_WEAK, SYMBOL, StringTable
-from compcache.images.writer.inputs import RELOCATION
+from compcache.images.elf.parts import RELOCATION, SHF_ALLOC, SHT_DYNAMIC, SHT_DYNSYM, SHT_RELA, STB_GLOBAL, STB_WEAK, SYMBOL, StringTable
 from compcache.images.writer.layout import Output
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from compcache.images.elf.parts import Section
     from compcache.images.writer.frames import Frame
 
-__all__ = ["COMMON", "RELOCATION", "STT_TLS", "TABLE_SECTION", "Input", "InputSection", "read_input", "with_table"]
+__all__ = ["COMMON", "STT_TLS", "TABLE_SECTION", "Input", "InputSection", "read_input", "with_table"]
 
 SHT_INIT_ARRAY, SHT_FINI_ARRAY = 14, 15
 _SHT_NULL, _SHT_STRTAB, _SHT_GROUP, _SHT_LLVM_ADDRSIG = 0, 3, 17, 0x6FFF4C03
@@ -34,7 +34,6 @@ _SHF_INFO_LINK, _SHF_GROUP, _SHF_RETAIN, _SHF_EXCLUDE = 0x40, 0x200, 0x200000, 0
 _SHN_UNDEF, SHN_ABS, COMMON = 0, 0xFFF1, 0xFFF2
 _STB_WEAK = 2
 STT_NOTYPE, STT_FUNC, STT_SECTION, STT_FILE, STT_TLS = 0, 2, 3, 4, 6
-RELOCATION = Struct("<QIIq")
 _FLAGS_OF_FILE = Struct("<48xI")
 #: The offset of the system (EI_OSABI) in the header, and the known systems: System V and GNU. GNU's extensions are refused one by one.
 _OSABI_AT, _SYSTEMS = 7, (0, 3)
@@ -219,7 +218,7 @@ def _read_relocations(data: bytes, sections: Sequence[Section]) -> dict[int, tup
                 raise FormatError(
                     f"section {section.info} of the object has relocations for the dynamic linker, which only linkers support"
                 )
-            relocations[section.info] = tuple(RELOCATION.iter_unpack(parts.read_table(data, section, RELOCATION)))
+            relocations[section.info] = tuple(parts.RELOCATION.iter_unpack(parts.read_table(data, section, parts.RELOCATION)))
     return relocations
 
 
