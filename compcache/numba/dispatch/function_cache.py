@@ -99,9 +99,9 @@ class FunctionCache(CacheObject):
         if identity.key in self._flushed:
             return None
         # Numba would link code that this process has compiled or loaded earlier.
-        is_current = not find_old_code(identity.parts[0 if self._is_linked(sig) else 1 :])
+        reason = find_old_code(identity.parts[0 if self._is_linked(sig) else 1 :]) or history.unknown_code_reason(identity.parts[1:])
         base, functions = (make_func_name(identity, sig), identity.lines), history.named_functions(identity.parts)
-        cres = self._load(base, functions, sig, target_context) if is_current else None
+        cres = self._load(base, functions, sig, target_context) if not reason else None
         if cres is not None:
             self._record_loaded(identity, sig, cres)
         elif self._was_delegated(identity, sig):

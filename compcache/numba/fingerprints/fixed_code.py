@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import weakref
 
+from compcache.numba.fingerprints.history import record_unknown_code
+from compcache.numba.fingerprints.owners import function_of
 from compcache.numba.registered.refusals import Unidentifiable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["CodeIdentity", "fixed_code", "record_compiled", "record_running", "record_symbol"]
+__all__ = ["CodeIdentity", "find_unknown_code", "fixed_code", "record_compiled", "record_running", "record_symbol"]
 
 
 class CodeIdentity:
@@ -62,6 +64,15 @@ def record_running(dispatcher: Any, compiled: CodeIdentity | None) -> None:
     _running[dispatcher] = compiled
 
 
+def find_unknown_code(dispatcher: Any) -> None:
+    """Record if a dispatcher has code that was compiled before recording began, or that was loaded from another cache."""
+    known = _compiled.get(dispatcher, {})
+    if dispatcher not in _running and any(
+        _types_of(signature) not in known and _token_of(result) not in _by_token for signature, result in dispatcher.overloads.items()
+    ):
+        record_unknown_code(function_of(dispatcher))
+
+
 def fixed_code(dispatcher: Any, *, is_frozen: bool) -> list[CodeIdentity] | None:
     """Return the identities of all code of a dispatcher, in the order in which overloads are tried.
 
@@ -76,7 +87,7 @@ def fixed_code(dispatcher: Any, *, is_frozen: bool) -> list[CodeIdentity] | None
     by_types = _compiled.get(dispatcher, {})
     overloads = []
     for signature, result in dispatcher.overloads.items():
-        compiled = by_types.get(tuple(getattr(signature, "args", signature))) or _compiled_without_cache(dispatcher, result)
+        compiled = by_types.get(_types_of(signature)) or _compiled_without_cache(dispatcher, result)
         if compiled is None:
             return None
         overloads.append(compiled)
@@ -88,7 +99,7 @@ def _compiled_without_cache(dispatcher: Any, result: Any) -> CodeIdentity | None
 
     Raise `Unidentifiable` if the code was compiled from values without an identity.
     """
-    token = getattr(getattr(result, "fndesc", None), "uid", None)
+    token = _token_of(result)
     if token in _by_token:
         compiled = _by_token[token]
     elif dispatcher in _running:
@@ -100,3 +111,13 @@ def _compiled_without_cache(dispatcher: Any, result: Any) -> CodeIdentity | None
         name = dispatcher.py_func.__qualname__
         raise Unidentifiable(f"{name} was compiled when it was declared, from values that cannot be compared: pass the values as arguments")
     return compiled
+
+
+def _types_of(signature: Any) -> tuple[Any, ...]:
+    """Return the argument types of an overload. Overloads of ufuncs have signatures, other overloads have tuples of types."""
+    return tuple(getattr(signature, "args", signature))
+
+
+def _token_of(result: Any) -> str | None:
+    """Return the token in the symbols of a compile result; None for an object without a descriptor."""
+    return getattr(getattr(result, "fndesc", None), "uid", None)
