@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from numba.core.codegen import JITCodeLibrary
 
 from compcache.numba.compilation import scopes
-from compcache.numba.fingerprints.history import early_code
+from compcache.numba.fingerprints.fixed_code import early_code
 from compcache.numba.fingerprints.implementations import stable_name
 from compcache.numba.identity.dependencies import Dependency, dependency_of, dependency_of_generator, dependency_of_type
 from compcache.numba.identity.kept_results import Result, record_generators, record_results

@@ -12,7 +12,7 @@ from compcache.numba.compilation import libraries
 from compcache.numba.dispatch.cache_object import CacheObject
 from compcache.numba.entries import load
 from compcache.numba.entries.names import make_func_name, make_label
-from compcache.numba.fingerprints.history import unknown_code_reason
+from compcache.numba.fingerprints.fixed_code import unknown_code_reason
 from compcache.numba.identity.key import Identity, identify
 from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable
 

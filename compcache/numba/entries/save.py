@@ -27,7 +27,8 @@ from compcache.numba.compilation.copied_objects import is_equal_in_each_process
 from compcache.numba.entries import image_source, load, recursion
 from compcache.numba.entries.named_addresses import replace_addresses_by_names
 from compcache.numba.entries.names import format_signature
-from compcache.numba.fingerprints.history import named_functions, unknown_code_reason
+from compcache.numba.fingerprints.fixed_code import unknown_code_reason
+from compcache.numba.fingerprints.history import named_functions
 from compcache.numba.fingerprints.walk import CLASS, SIZE_OF_LINES
 from compcache.numba.identity.dependencies import encode_names, matching_names
 from compcache.numba.identity.kept_results import changed_implementation, encode_results

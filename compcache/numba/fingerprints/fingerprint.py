@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.fingerprints import RUN
 from compcache.numba.fingerprints.content import find_old_code
-from compcache.numba.fingerprints.history import unknown_code_reason
+from compcache.numba.fingerprints.fixed_code import unknown_code_reason
 from compcache.numba.fingerprints.walk import Walk
 from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable, examines_program
 

@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import weakref
 
-from compcache.numba.fingerprints.history import record_unknown_code
 from compcache.numba.fingerprints.owners import function_of
+from compcache.numba.registered.library import full_name
 from compcache.numba.registered.refusals import Unidentifiable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
-__all__ = ["CodeIdentity", "find_unknown_code", "fixed_code", "record_compiled", "record_running", "record_symbol"]
+    from compcache.numba.fingerprints.walk import FunctionPart
+
+__all__ = [
+    "CodeIdentity", "early_code", "find_unknown_code", "fixed_code", "record_compiled", "record_running", "record_symbol",
+    "unknown_code_reason",
+]  # fmt: skip
 
 
 class CodeIdentity:
@@ -51,6 +57,10 @@ _by_token: dict[str, CodeIdentity | None] = {}
 _running: weakref.WeakKeyDictionary[Any, CodeIdentity | None] = weakref.WeakKeyDictionary()
 
 
+#: The functions of which this process has code that was not recorded.
+_unknown: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
 def record_symbol(token: str, compiled: CodeIdentity | None) -> None:
     """Record the identity of the function with this token in its symbols, or None if the function has no identity."""
     _by_token[token] = compiled
@@ -70,7 +80,20 @@ def find_unknown_code(dispatcher: Any) -> None:
     if dispatcher not in _running and any(
         _types_of(signature) not in known and _token_of(result) not in _by_token for signature, result in dispatcher.overloads.items()
     ):
-        record_unknown_code(function_of(dispatcher))
+        _unknown.add(function_of(dispatcher))
+
+
+def unknown_code_reason(parts: Iterable[FunctionPart]) -> str:
+    """Return `early_code` for the first function of which `find_unknown_code` has found code; "" if there is none."""
+    return next((early_code(full_name(part.function)) for part in parts if part.function in _unknown), "")
+
+
+def early_code(name: str) -> str:
+    """Return the reason for not using the cache if it is not known from which values code in this process was compiled."""
+    return (
+        f"the function calls {name}, which was compiled before compcache.numba was installed, or loaded from the cache of Numba or of "
+        "another package: set COMPCACHE_NUMBA=1, so that compcache caches both functions"
+    )
 
 
 def fixed_code(dispatcher: Any, *, is_frozen: bool) -> list[CodeIdentity] | None:

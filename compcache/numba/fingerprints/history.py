@@ -29,17 +29,12 @@ if TYPE_CHECKING:
     #: What code was compiled from: the digest of the function's part, and weak references to the functions to which the function referred.
     Row = tuple[bytes, tuple[ref[Any], ...]]
 
-__all__ = [
-    "changed_value", "early_code", "functions_recorded_as", "is_latest", "named_functions", "old_code_reason", "record_code",
-    "record_unknown_code", "take_unread", "unknown_code_reason",
-]  # fmt: skip
+__all__ = ["changed_value", "functions_recorded_as", "is_latest", "named_functions", "old_code_reason", "record_code", "take_unread"]
 
 #: The rows of each function by their kinds, the latest last. The reference to a function removes its rows when the function is gone.
 _rows: dict[ref[Any], dict[str, dict[Row, None]]] = {}
 #: Weak references to the classes to which code refers, by their modules and names.
 _classes: dict[tuple[str, str], dict[ref[Any], None]] = {}
-#: Weak references to the functions of which this process has code that was not recorded.
-_unknown: dict[ref[Any], None] = {}
 #: The records of code that was loaded without Numba, each with the functions in the code, whose linked overloads are not recorded yet.
 _unread: list[tuple[Record, Functions]] = []
 
@@ -64,24 +59,6 @@ def record_code(parts: Iterable[FunctionPart], records: Iterable[Record] = ()) -
             row = part.digest, tuple(map(hashed_reference, part.callees))
             rows.pop(row, None)  # a known row moves to the end, because `is_latest` compares the last one
             rows[row] = None
-
-
-def record_unknown_code(function: Any) -> None:
-    """Record that this process has code of a function that was compiled before recording began, or loaded from another cache."""
-    _unknown[ref(function, _unknown.pop)] = None
-
-
-def unknown_code_reason(parts: Iterable[FunctionPart]) -> str:
-    """Return `early_code` for the first function of which this process has code that was not recorded; "" if there is none."""
-    return next((early_code(full_name(part.function)) for part in parts if ref(part.function) in _unknown), "")
-
-
-def early_code(name: str) -> str:
-    """Return the reason for not using the cache if it is not known from which values code in this process was compiled."""
-    return (
-        f"the function calls {name}, which was compiled before compcache.numba was installed, or loaded from the cache of Numba or of "
-        "another package: set COMPCACHE_NUMBA=1, so that compcache caches both functions"
-    )
 
 
 def changed_value(function: Any) -> str:
