@@ -299,7 +299,8 @@ _REPLACING_ARRAYS = """
     EDITION, records = int(sys.argv[1]), grp.getgrgid(0)
 
     def set_values(number):
-        global TABLE, ROWS, PAIR, TYPES
+        global TABLE, ROWS, PAIR, TYPES, SHAPE
+        SHAPE = np.ones((3, 4) if number == 1.0 else (4, 3))
         TABLE, ROWS, PAIR = np.full(2000, number), np.full((40, 40), number), (np.full(2000, number), (number, np.full(3, number)))
         TYPES = np.dtype("f8") if number == 1.0 else np.dtype("f4"), np.dtype([("x", "f8")]), number
 
@@ -314,7 +315,7 @@ _REPLACING_ARRAYS = """
 
     @njit(cache=True)
     def helper(x):
-        return x + TABLE[5] + ROWS[2, 3] + PAIR[0][5] + PAIR[1][1][2] + np.full(3, 0.1, dtype=TYPES[0])[1] + TYPES[2]
+        return x + TABLE[5] + ROWS[2, 3] + PAIR[0][5] + PAIR[1][1][2] + np.full(3, 0.1, dtype=TYPES[0])[1] + TYPES[2] + SHAPE.shape[0]
 
     @njit(cache=True)
     def caller(x):

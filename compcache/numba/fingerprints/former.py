@@ -268,7 +268,8 @@ def _is_same(former: Any, present: Any) -> bool:
     if type(former) is not type(present):
         return False
     if _is_array(former):
-        return bool(former.tobytes() == present.tobytes())
+        forms = [(array.dtype, array.shape, array.strides, array.tobytes()) for array in (former, present)]
+        return bool(forms[0] == forms[1])
     if issubclass(type(former), tuple):
         return tuple.__len__(former) == tuple.__len__(present) and all(map(_is_same, tuple.__iter__(former), tuple.__iter__(present)))
     if type(former) in _PLAIN:
