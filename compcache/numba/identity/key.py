@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from numba.core import types
 
 from compcache.numba.fingerprints.fingerprint import fingerprint, walk_value
-from compcache.numba.fingerprints.fixed_code import find_unknown_code
 from compcache.numba.fingerprints.numba_values import is_plain_type
 from compcache.numba.fingerprints.owners import function_of, hashed_reference, is_compared_by_identity, owner_of
 from compcache.numba.fingerprints.walk import CLASS, FunctionPart
@@ -87,7 +86,6 @@ def _parts_of(item: Any) -> tuple[FunctionPart, ...]:
         return (FunctionPart(item, b"", CLASS),)
     if isinstance(item, types.ClassType):
         return walk_value(item, "an argument").parts
-    find_unknown_code(item)
     parts = fingerprint(function_of(item)).parts
     parts[0].owners.insert(0, hashed_reference(owner_of(item)))
     return parts
