@@ -10,7 +10,7 @@ from _weakref import ref
 from compcache.hit import open_plain
 from compcache.hit.recorder import shared_recorder
 from compcache.hit.target import load_runtime
-from compcache.settings import are_set, setting, users_directory
+from compcache.settings import RULES, are_set, setting, users_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["PARTS", "Cache", "Later", "default_directory", "func_name_of", "members", "open_caches"]
 
 DIRECTORY_VARIABLE = "COMPCACHE_DIR"
-#: Rules for used and signed code. A hit without any of them reads nothing about them.
-RULES = KEY_VARIABLE, TRUSTED_VARIABLE, PUBLISH_VARIABLE, LLVM_VARIABLE = (
-    "COMPCACHE_SIGNING_KEY", "COMPCACHE_TRUSTED_KEYS", "COMPCACHE_PUBLISH_KEY", "COMPCACHE_MIN_LLVM"
-)  # fmt: skip
 #: If set (for CI), a hit of `get_or_compile` also calls `build`, and compares the returned source with the source of the cached code.
 CHECK_VARIABLE = "COMPCACHE_CHECK"
 LAYERS_VARIABLE = "COMPCACHE_LAYERS"

@@ -10,14 +10,18 @@ if TYPE_CHECKING:
     _T = TypeVar("_T")
 
 __all__ = [
-    "REMOTE_MODE_VARIABLE", "REMOTE_VARIABLE", "are_set", "configuration", "configuration_files", "from_environment", "is_on", "setting",
-    "users_directory",
+    "KEY_VARIABLE", "PUBLISH_VARIABLE", "REMOTE_MODE_VARIABLE", "REMOTE_VARIABLE", "RULES", "TRUSTED_VARIABLE", "are_set", "configuration",
+    "configuration_files", "from_environment", "is_on", "setting", "users_directory",
 ]  # fmt: skip
 
 #: The variable that names a configuration file, which replaces the user's and the system's files; ``none`` is no file.
 CONFIGURATION_VARIABLE = "COMPCACHE_CONFIG"
 REMOTE_VARIABLE = "COMPCACHE_REMOTE"
 REMOTE_MODE_VARIABLE = "COMPCACHE_REMOTE_MODE"
+#: Rules for used and signed code. A hit without any of them reads nothing about them.
+RULES = KEY_VARIABLE, TRUSTED_VARIABLE, PUBLISH_VARIABLE, LLVM_VARIABLE = (
+    "COMPCACHE_SIGNING_KEY", "COMPCACHE_TRUSTED_KEYS", "COMPCACHE_PUBLISH_KEY", "COMPCACHE_MIN_LLVM"
+)  # fmt: skip
 #: The settings that this process has read from configuration files: empty, or one item.
 _read: "list[Mapping[str, str]]" = []
 

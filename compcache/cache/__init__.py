@@ -11,12 +11,9 @@ from compcache.errors import CompcacheError, NotCachedError, ReentrantLoadError,
 from compcache.facade import (
     CHECK_VARIABLE,
     DEBUG_VARIABLE,
-    KEY_VARIABLE,
     LAYERS_VARIABLE,
     LOCKS_VARIABLE,
     PARTS,
-    RULES,
-    TRUSTED_VARIABLE,
     Later,
     default_directory,
     func_name_of,
@@ -28,7 +25,7 @@ from compcache.files import absolute_path
 from compcache.hit.loader import Loader
 from compcache.hit.recorder import recorder_for
 from compcache.hit.target import path_opener
-from compcache.settings import is_on, setting
+from compcache.settings import KEY_VARIABLE, RULES, TRUSTED_VARIABLE, is_on, setting
 from compcache.store import Store
 
 TYPE_CHECKING = False

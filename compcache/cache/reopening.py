@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from compcache.facade import KEY_VARIABLE, PUBLISH_VARIABLE
 from compcache.processes.secret_references import is_reference, reference_to
-from compcache.settings import REMOTE_VARIABLE
+from compcache.settings import KEY_VARIABLE, PUBLISH_VARIABLE, REMOTE_VARIABLE
 
 if TYPE_CHECKING:
     from compcache.cache import Cache

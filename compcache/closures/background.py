@@ -19,6 +19,7 @@ from compcache.hit.memory import modules_behind
 from compcache.interrupts import suppress
 from compcache.miss.retarget import loads_native_code
 from compcache.processes.detached import has_ended, start_detached
+from compcache.settings import KEY_VARIABLE
 from compcache.usage.ledger import Uses
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _start_process(settings: dict[str, Any], func_name: str, *, tune: bool, link
     Raise `OSError` if the process cannot be started.
     """
     work = marshal.dumps((settings, func_name, tune, link)).hex()  # only this user can read a process's environment
-    return start_detached(_CHILD, [], {**os.environ, "COMPCACHE_SIGNING_KEY": "", "_COMPCACHE_BACKGROUND": work})
+    return start_detached(_CHILD, [], {**os.environ, KEY_VARIABLE: "", "_COMPCACHE_BACKGROUND": work})
 
 
 def unlinkable_file_name(store: Store) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import marshal
 import os
@@ -16,6 +17,7 @@ from compcache import Cache, ModuleSource, frontend
 from compcache.closures import background
 from compcache.closures.used import link_used
 from compcache.formats.host import platform_name
+from compcache.signing.keys import generate_key
 from compcache.usage.linked import linked_closures
 
 if TYPE_CHECKING:
@@ -165,6 +167,32 @@ def test_the_process_has_the_size_limit_of_the_cache(directory: Path) -> None:
     with Cache(directory) as cache:
         cache.add_modules([ModuleSource(adder("f", 1), cpu="x86-64"), ModuleSource(adder("g", 2))])
     assert run_fresh(directory, _TUNE) == (["f", "g"], 2)
+
+
+#: The program sets a key that the open cache does not use. With this key, the process would find no module.
+_TUNE_BESIDE_A_KEY = _TUNE.replace('["COMPCACHE_MAX_SIZE"] = "1"', '["COMPCACHE_MAX_SIZE"] = "0"').replace(
+    '    cache.get_target("f")\n', '    len(cache)\n    os.environ["COMPCACHE_SIGNING_KEY"] = "another key"\n    cache.get_target("f")\n'
+)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="the code is for the baseline of x86-64")
+def test_the_process_has_no_key_if_the_cache_has_none(directory: Path) -> None:
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(adder("f", 1), cpu="x86-64"))
+    assert run_fresh(directory, _TUNE_BESIDE_A_KEY) == (["f"], 2)
+
+
+@pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="the code is for the baseline of x86-64")
+def test_functions_are_loaded_with_a_damaged_publish_key(directory: Path) -> None:
+    pytest.importorskip("nacl")
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(adder("f", 1), cpu="x86-64"))
+    seeds = [str(generate_key("key")).partition(":")[2] for _ in range(2)]
+    secret, public = (base64.b64decode(seed) for seed in seeds)
+    damaged = f"key:{base64.b64encode(secret[:32] + public[32:]).decode()}"
+    with Cache(directory, tune=True, publish_key=damaged) as cache:
+        assert cache.get_target("f")(1) == 2
 
 
 @pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="the code is for the baseline of x86-64")

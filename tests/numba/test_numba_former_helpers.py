@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 from numba_modes import Programs, uncached_fixture, usual_modes  # noqa: F401 - fixtures
 
+from compcache.numba.fingerprints.history import is_latest, record_code
+from compcache.numba.fingerprints.walk import WITH_NUMBA, FunctionPart
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 pytest.importorskip("numba")
@@ -281,6 +284,64 @@ def test_entries_of_helpers_in_loaded_code_have_the_former_results_of_code_gener
         assert answer == uncached(_GENERATED_FROM_TWO_VALUES, *given.split())
 
 
+#: The program replaces arrays, and tuples with arrays and types. `records` is an object with a structure of C, and has a list: its class
+#: cannot be called with items. The overload names `records`, and reads an attribute with this name.
+_REPLACING_ARRAYS = """
+    import grp
+    import sys
+    import numpy as np
+    from DECORATORS import njit
+    from numba.extending import overload
+
+    class Settings:
+        records = 3
+
+    EDITION, records = int(sys.argv[1]), grp.getgrgid(0)
+
+    def set_values(number):
+        global TABLE, ROWS, PAIR, TYPES, SHAPE
+        SHAPE = np.ones((3, 4) if number == 1.0 else (4, 3))
+        TABLE, ROWS, PAIR = np.full(2000, number), np.full((40, 40), number), (np.full(2000, number), (number, np.full(3, number)))
+        TYPES = np.dtype("f8") if number == 1.0 else np.dtype("f4"), np.dtype([("x", "f8")]), number
+
+    set_values(1.0)
+
+    def target(x): ...
+
+    @overload(target)
+    def implementation(x):
+        number = Settings.records + PAIR[1][0]
+        return lambda x: x + number + TABLE[7]
+
+    @njit(cache=True)
+    def helper(x):
+        return x + TABLE[5] + ROWS[2, 3] + PAIR[0][5] + PAIR[1][1][2] + np.full(3, 0.1, dtype=TYPES[0])[1] + TYPES[2] + SHAPE.shape[0]
+
+    @njit(cache=True)
+    def caller(x):
+        return helper(x) + target(x)
+
+    answers = [caller(1.5)]
+    TABLE[5] = ROWS[2, 3] = 100
+    set_values(5.0)
+
+    @njit(cache=True)
+    def later(x):
+        return helper(x), target(x), EDITION
+
+    print(repr(repr([*answers, *[float(helper(x)) for x in (1.5, 2)], later(1.5), later(2)])))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", usual_modes("run", "variable"))
+def test_helpers_in_loaded_code_have_the_former_arrays(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
+    programs = Programs(tmp_path, _REPLACING_ARRAYS)
+    for edition in ("1", "1", "2", "2"):
+        assert programs.start(mode, tmp_path / "cache", edition).answer == uncached(_REPLACING_ARRAYS, edition)
+
+
 #: The program replaces all that a helper, a template and an overload in loaded code read, and frees it.
 _REPLACING_OBJECTS = """
     import gc
@@ -379,8 +440,89 @@ _NAMING_ALL_OTHERS = """
 """
 
 
+#: A tuple in which each level contains the next one twice.
+_TREE = """
+    import resource
+    from numba import njit
+    from numba.extending import overload
+
+    resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+    tree = 2
+    for _ in range(26):
+        tree = tree, tree
+
+    def target(x): ...
+
+    @overload(target)
+    def implementation(x):
+        number = tree
+        while isinstance(number, tuple):
+            number = number[0]
+        return lambda x: x + number
+
+    @njit
+    def calls_target(x):
+        return target(x)
+
+    print(calls_target(1))
+"""
+
+
 @pytest.mark.slow
-def test_what_functions_read_is_kept_once_however_many_name_it(tmp_path: Path) -> None:
-    programs = Programs(tmp_path, _NAMING_ALL_OTHERS)
+@pytest.mark.parametrize("source", [_NAMING_ALL_OTHERS, _TREE], ids=["functions", "tuples"])
+def test_what_functions_read_is_kept_once_however_many_name_it(tmp_path: Path, source: str) -> None:
+    programs = Programs(tmp_path, source)
     for _ in range(2):
         assert programs.start("run", tmp_path / "cache").answer == "3"
+
+
+#: A cell that defines a helper is run again before each caller. The former and the present helper read the same.
+_DEFINING_A_HELPER_AGAIN = """
+    import gc
+    import sys
+    from numba import njit
+
+    CELL = '''
+    @njit
+    def helper(x):
+        return x + 1
+    '''
+    exec(CELL)
+
+    @njit
+    def function(x):
+        return helper(x) * 2
+
+    answers = [function(1)]
+    for number in range(3):
+        namespace = {"njit": njit, "function": function, "__name__": f"cell{number}"}
+        exec(f"@njit\\ndef caller(x):\\n    return function(x) + {number}", namespace)
+        answers.append(namespace.pop("caller")(1))
+        exec(CELL)
+        gc.collect()
+    print(answers, "numba.core" in sys.modules)
+"""
+
+
+@pytest.mark.slow
+def test_helpers_that_are_defined_again_as_they_were_cost_no_compilation(tmp_path: Path) -> None:
+    programs = Programs(tmp_path, _DEFINING_A_HELPER_AGAIN)
+    answers = [programs.start("run", tmp_path / "cache").answer for _ in range(2)]
+    assert answers == ["[4, 4, 5, 6] True", "[4, 4, 5, 6] False"]
+
+
+def test_code_is_compared_while_other_threads_record_code() -> None:
+    def callee() -> None: ...
+    def function() -> None: ...
+    def defined_again() -> None: ...
+
+    class Parts(list[FunctionPart]):
+        """Parts during whose iteration another thread records other code of the callee."""
+
+        def __iter__(self) -> Iterator[FunctionPart]:
+            record_code([FunctionPart(callee, b"3", WITH_NUMBA)])
+            return super().__iter__()
+
+    record_code([FunctionPart(callee, b"2", WITH_NUMBA), FunctionPart(function, b"1", WITH_NUMBA, callees=[callee])])
+    now = FunctionPart(function, b"1", WITH_NUMBA, callees=[defined_again]), FunctionPart(defined_again, b"2", WITH_NUMBA)
+    assert is_latest(Parts(now))

@@ -184,12 +184,12 @@ def test_a_caller_of_anothers_code_is_left_as_well_under_its_own_key(tmp_path: P
     called = "from numba import njit\n@njit\ndef twice(x):\n    return {number} * x\n"
     project.write(called=called.format(number=2))
     assert project.run("import kernel\nresult = kernel.g(21)", backend=True) == 42
-    script = SCRIPT.replace("{call}", "kernel.f(21)")
+    script = SCRIPT.replace("{call}", "kernel.f(21)") + "result += ([*backend.refused],)"
     for number in (2, 3):
         project.write(called=called.format(number=number))
         for is_made in (True, False):
-            value, made = project.run(script, backend=True)
-            assert (value, bool(made)) == (42 * number, is_made)
+            value, made, refused = project.run(script, backend=True)
+            assert (value, bool(made), refused) == (42 * number, is_made, ["kernel.f(int64)"] if is_made else [])
 
 
 CALLS_NUMBAS = """
@@ -252,6 +252,78 @@ def test_a_caller_of_a_function_in_numbas_own_cache_is_stored(tmp_path: Path) ->
     assert compiled("p.caller(2)", "second") == []
     project.write(p=CALLS_NUMBAS.replace("+ 1", "+ 2"))
     assert compiled("p.caller(2)", "second") == ["caller"], "the callee has an entry"
+
+
+#: Helpers of Numba's own cache that the program may call before a variable changes, each called in another way.
+HELPERS_CALLED_EARLY = """
+import os
+import numba
+from numba.extending import overload
+from compcache.numba import njit
+
+K = 1
+
+@numba.njit(cache=True)
+def named(x):
+    return x + K
+
+@numba.vectorize(cache=True)
+def ufunc(x):
+    return x + K
+
+@numba.njit(cache=True)
+def in_overload(x):
+    return x * 10 + K
+
+def target(x): ...
+
+@overload(target)
+def implementation(x):
+    return lambda x: in_overload(x)
+
+@numba.njit(cache=True)
+def argument(x):
+    return x * 100 + K
+
+@njit
+def unrelated(x):
+    return x
+
+@njit
+def calls_named(x):
+    return named(x)
+
+@njit
+def calls_ufunc(x):
+    return ufunc(x)
+
+@njit
+def calls_target(x):
+    return target(x)
+
+@njit
+def calls_argument(function, x):
+    return function(x)
+
+WAYS = os.environ["WAYS"]
+if "recorded" in WAYS:
+    unrelated(1)
+if "early" in WAYS:
+    named(1), ufunc(1), in_overload(1), argument(1)
+K = 5
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ways", ["early", "recorded early"])
+def test_callers_of_helpers_that_were_called_early_are_not_loaded(tmp_path: Path, ways: str) -> None:
+    """A process that has not called the helpers stores their callers. The code of the helpers has a former value in other processes."""
+    project = Project(tmp_path)
+    project.write(p=HELPERS_CALLED_EARLY)
+    script = "import p\nresult = p.calls_named(1), int(p.calls_ufunc(1)), p.calls_target(1), p.calls_argument(p.argument, 1)"
+    places = {"COMPCACHE_DIR": str(project.cache), "NUMBA_CACHE_DIR": str(tmp_path / "numba")}
+    answers = [project.run(script, backend=False, WAYS=given, **places) for given in ("", ways, ways, "")]
+    assert answers == [(6, 6, 15, 105), (2, 2, 11, 101), (2, 2, 11, 101), (6, 6, 15, 105)]
 
 
 TEMPLATE = """

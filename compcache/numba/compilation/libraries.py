@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from numba.core.codegen import JITCodeLibrary
 
 from compcache.numba.compilation import scopes
+from compcache.numba.fingerprints.fixed_code import early_code
 from compcache.numba.fingerprints.implementations import stable_name
 from compcache.numba.identity.dependencies import Dependency, dependency_of, dependency_of_generator, dependency_of_type
 from compcache.numba.identity.kept_results import Result, record_generators, record_results
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from compcache.numba.identity.linked import LinkedOverload, Loop
 
 __all__ = [
-    "UNRESOLVED", "LibraryRecord", "add_linked", "begin_records", "collect_dependencies", "library_of", "record_library",
-    "set_dependencies",
+    "UNRESOLVED", "LibraryRecord", "add_linked", "collect_dependencies", "library_of", "record_library", "set_dependencies",
 ]  # fmt: skip
 
 #: The prefix of Numba's slots for recursive calls. The rest of the name is the symbol of the callee.
@@ -51,16 +51,6 @@ class LibraryRecord(NamedTuple):
 _records: weakref.WeakKeyDictionary[Any, LibraryRecord] = weakref.WeakKeyDictionary()
 #: The name prefixes of libraries that Numba creates for its runtime, or for parts of a function in the function's scope.
 _INTERNAL_PREFIXES = ("nrt", "__numba_parfor_gufunc", "parallelgufuncwrapper")
-#: Contains True if compilations of this process were not recorded.
-_unrecorded: list[bool] = []
-
-
-def begin_records(*, from_the_start: bool) -> None:
-    """Note that all compilations are recorded from now on. `from_the_start` is whether this process has compiled nothing before."""
-    if not from_the_start:
-        _unrecorded.append(True)
-
-
 #: The library that defines each symbol, for recursive calls across libraries.
 _library_by_symbol: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
@@ -193,14 +183,18 @@ def _present_dependencies(functions: Iterable[Any]) -> LibraryRecord:
 
 
 def _unrecorded_dependencies(library: Any) -> LibraryRecord:
-    """Return the dependencies of a library that was compiled outside all scopes.
+    """Return the dependencies of a library that was compiled outside all scopes, or loaded from another cache.
 
-    If the library contains a user's function that was compiled or loaded before compilations were recorded, the dependencies are unknown.
+    If loaded code contains a function that is not Numba's own, its dependencies are unknown. Numba's own cache does not compare the values
+    that callees read. Compiled code without a record is that of stencils and of loops in object mode, or was compiled before recording
+    began. Walks find the functions of the latter (`fixed_code.find_unknown_code`).
     """
-    if _unrecorded:
-        modules = filter(None, (library._final_module, library._shared_module))  # the first has no functions if the code was loaded
-        defined = [function.name for module in modules for function in module.functions if not function.is_declaration]
-        if any(name.startswith("_ZN") and "_ZN5numba" not in name for name in defined):  # a function that is not Numba's own
-            reason = f"the function calls {library.name}, which was compiled too early: install compcache.numba before all compilations"
-            return LibraryRecord(problem=Unidentifiable(reason))
+    is_loaded = not any(_defined_functions(library._final_module))
+    if is_loaded and any(name.startswith("_ZN") and "_ZN5numba" not in name for name in _defined_functions(library._shared_module)):
+        return LibraryRecord(problem=Unidentifiable(early_code(library.name)))
     return _present_dependencies(scopes.tried_outside_scopes.values())
+
+
+def _defined_functions(module: Any) -> Iterator[str]:
+    """Yield the names of the functions that a module of LLVM defines. None counts as an empty module."""
+    return (function.name for function in (() if module is None else module.functions) if not function.is_declaration)

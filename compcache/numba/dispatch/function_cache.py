@@ -21,7 +21,7 @@ from compcache.numba.entries import load, starts
 from compcache.numba.entries.names import make_func_name, make_label
 from compcache.numba.fingerprints import history
 from compcache.numba.fingerprints.content import find_old_code
-from compcache.numba.fingerprints.fixed_code import CodeIdentity, record_compiled
+from compcache.numba.fingerprints.fixed_code import CodeIdentity, record_compiled, unknown_code_reason
 from compcache.numba.fingerprints.numba_values import name_of_pipeline
 from compcache.numba.identity.dependencies import functions_compiled_for
 from compcache.numba.identity.kept_results import record_results_in
@@ -99,9 +99,9 @@ class FunctionCache(CacheObject):
         if identity.key in self._flushed:
             return None
         # Numba would link code that this process has compiled or loaded earlier.
-        is_current = not find_old_code(identity.parts[0 if self._is_linked(sig) else 1 :])
+        reason = find_old_code(identity.parts[0 if self._is_linked(sig) else 1 :]) or unknown_code_reason(identity.parts[1:])
         base, functions = (make_func_name(identity, sig), identity.lines), history.named_functions(identity.parts)
-        cres = self._load(base, functions, sig, target_context) if is_current else None
+        cres = self._load(base, functions, sig, target_context) if not reason else None
         if cres is not None:
             self._record_loaded(identity, sig, cres)
         elif self._was_delegated(identity, sig):

@@ -12,6 +12,7 @@ from compcache.numba.compilation import libraries
 from compcache.numba.dispatch.cache_object import CacheObject
 from compcache.numba.entries import load
 from compcache.numba.entries.names import make_func_name, make_label
+from compcache.numba.fingerprints.fixed_code import unknown_code_reason
 from compcache.numba.identity.key import Identity, identify
 from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable
 
@@ -105,7 +106,7 @@ class GufuncCache(CacheObject):
                     "kind": "gufunc wrapper", "symbol": cres.fndesc.mangled_name, "layout": repr((self._owner.sin, self._owner.sout))
                 },
             )  # fmt: skip
-            reason = self._old_code_reason(identity)
+            reason = self._old_code_reason(identity) or unknown_code_reason(identity.parts[1:])
             if reason:  # the wrapper contains the code of the function
                 raise Unrepeatable(reason)
         except Unidentifiable as error:

@@ -27,6 +27,7 @@ from compcache.numba.compilation.copied_objects import is_equal_in_each_process
 from compcache.numba.entries import image_source, load, recursion
 from compcache.numba.entries.named_addresses import replace_addresses_by_names
 from compcache.numba.entries.names import format_signature
+from compcache.numba.fingerprints.fixed_code import unknown_code_reason
 from compcache.numba.fingerprints.history import named_functions
 from compcache.numba.fingerprints.walk import CLASS, SIZE_OF_LINES
 from compcache.numba.identity.dependencies import encode_names, matching_names
@@ -37,7 +38,7 @@ from compcache.numba.lazy.c_helpers import THREADING
 from compcache.numba.lazy.description import DESCRIPTION, KIND_IMAGE, KIND_OBJECT, Description
 from compcache.numba.registered.jitclasses import without_addresses
 from compcache.numba.registered.library import full_name
-from compcache.numba.registered.refusals import Unrepeatable
+from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -166,8 +167,11 @@ def _make_checked_fields(lines: str, recorded: libraries.LibraryRecord) -> tuple
 def _name_linked(recorded: libraries.LibraryRecord, identity: Identity) -> libraries.LibraryRecord:
     """Return the dependencies of the code of an entry, with the overloads that are linked into the code, and the loops of ufuncs.
 
-    Raise `NotCacheable` if a process that loads the entry could not find a ufunc, or must have two contents of an implementation.
+    Raise `NotCacheable` if the values of linked code are unknown, or if a process that loads the entry could not find a ufunc, or must have
+    two contents of an implementation.
     """
+    if reason := unknown_code_reason(identity.parts[1:]):
+        raise NotCacheable(reason) from Unidentifiable(reason)
     changed = changed_implementation(recorded.dependencies, recorded.results)
     if changed and recorded.problem is None:
         reason = f"{changed} reads a value that has changed since a callee was compiled: let implementations change no variable"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.fingerprints import RUN
 from compcache.numba.fingerprints.content import find_old_code
+from compcache.numba.fingerprints.fixed_code import unknown_code_reason
 from compcache.numba.fingerprints.walk import Walk
 from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable, examines_program
 
@@ -95,10 +96,10 @@ def fingerprint_of_implementations(
 def content_of_present_code(fingerprint: Fingerprint) -> str:
     """Return the digest of a fingerprint.
 
-    Raise `Unidentifiable` if this process has compiled a function of the fingerprint from other values, or cannot compare the values.
-    Callers would contain that code.
+    Raise `Unidentifiable` if this process has compiled a function of the fingerprint from other or unknown values, or cannot compare the
+    values. Callers would contain that code.
     """
-    reason = find_old_code(fingerprint.parts)
+    reason = find_old_code(fingerprint.parts) or unknown_code_reason(fingerprint.parts)
     if reason:
         raise Unidentifiable(reason)
     return fingerprint.content

@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import weakref
 
+from compcache.numba.fingerprints.owners import function_of
+from compcache.numba.registered.library import full_name
 from compcache.numba.registered.refusals import Unidentifiable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
-__all__ = ["CodeIdentity", "fixed_code", "record_compiled", "record_running", "record_symbol"]
+    from compcache.numba.fingerprints.walk import FunctionPart
+
+__all__ = [
+    "CodeIdentity", "early_code", "find_unknown_code", "fixed_code", "record_compiled", "record_running", "record_symbol",
+    "unknown_code_reason",
+]  # fmt: skip
 
 
 class CodeIdentity:
@@ -49,6 +57,10 @@ _by_token: dict[str, CodeIdentity | None] = {}
 _running: weakref.WeakKeyDictionary[Any, CodeIdentity | None] = weakref.WeakKeyDictionary()
 
 
+#: The functions of which this process has code that was not recorded.
+_unknown: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
 def record_symbol(token: str, compiled: CodeIdentity | None) -> None:
     """Record the identity of the function with this token in its symbols, or None if the function has no identity."""
     _by_token[token] = compiled
@@ -60,6 +72,28 @@ def record_running(dispatcher: Any, compiled: CodeIdentity | None) -> None:
     `compiled` is None if the dispatcher has no identity.
     """
     _running[dispatcher] = compiled
+
+
+def find_unknown_code(dispatcher: Any) -> None:
+    """Record if a dispatcher has code that was compiled before recording began, or that was loaded from another cache."""
+    known = _compiled.get(dispatcher, {})
+    if dispatcher not in _running and any(
+        _types_of(signature) not in known and _token_of(result) not in _by_token for signature, result in dispatcher.overloads.items()
+    ):
+        _unknown.add(function_of(dispatcher))
+
+
+def unknown_code_reason(parts: Iterable[FunctionPart]) -> str:
+    """Return `early_code` for the first function of which `find_unknown_code` has found code; "" if there is none."""
+    return next((early_code(full_name(part.function)) for part in parts if part.function in _unknown), "")
+
+
+def early_code(name: str) -> str:
+    """Return the reason for not using the cache if it is not known from which values code in this process was compiled."""
+    return (
+        f"the function calls {name}, which was compiled before compcache.numba was installed, or loaded from the cache of Numba or of "
+        "another package: set COMPCACHE_NUMBA=1, so that compcache caches both functions"
+    )
 
 
 def fixed_code(dispatcher: Any, *, is_frozen: bool) -> list[CodeIdentity] | None:
@@ -76,7 +110,7 @@ def fixed_code(dispatcher: Any, *, is_frozen: bool) -> list[CodeIdentity] | None
     by_types = _compiled.get(dispatcher, {})
     overloads = []
     for signature, result in dispatcher.overloads.items():
-        compiled = by_types.get(tuple(getattr(signature, "args", signature))) or _compiled_without_cache(dispatcher, result)
+        compiled = by_types.get(_types_of(signature)) or _compiled_without_cache(dispatcher, result)
         if compiled is None:
             return None
         overloads.append(compiled)
@@ -88,7 +122,7 @@ def _compiled_without_cache(dispatcher: Any, result: Any) -> CodeIdentity | None
 
     Raise `Unidentifiable` if the code was compiled from values without an identity.
     """
-    token = getattr(getattr(result, "fndesc", None), "uid", None)
+    token = _token_of(result)
     if token in _by_token:
         compiled = _by_token[token]
     elif dispatcher in _running:
@@ -100,3 +134,13 @@ def _compiled_without_cache(dispatcher: Any, result: Any) -> CodeIdentity | None
         name = dispatcher.py_func.__qualname__
         raise Unidentifiable(f"{name} was compiled when it was declared, from values that cannot be compared: pass the values as arguments")
     return compiled
+
+
+def _types_of(signature: Any) -> tuple[Any, ...]:
+    """Return the argument types of an overload. Overloads of ufuncs have signatures, other overloads have tuples of types."""
+    return tuple(getattr(signature, "args", signature))
+
+
+def _token_of(result: Any) -> str | None:
+    """Return the token in the symbols of a compile result; None for an object without a descriptor."""
+    return getattr(getattr(result, "fndesc", None), "uid", None)

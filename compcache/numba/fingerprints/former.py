@@ -1,9 +1,9 @@
 """Keeps the values that functions read when their code was loaded, so that Numba can compile the functions from these values later.
 
 Without a cache, this process would have compiled the callees of a loaded function, and run the implementations that it uses, before the
-values changed. Values of plain types, small contiguous arrays, and small containers of plain values are copied, also in tuples. Other
-objects are referred to weakly; functions, classes and objects of Numba's classes live as long as the dispatcher of the function that reads
-them (`keep_objects`). Attributes of the program's classes and objects are kept, too.
+values changed. Values of plain types, arrays that Numba copies into code, and small containers of plain values are copied, also in tuples.
+Other objects are referred to weakly; functions, classes and objects of Numba's classes live as long as the dispatcher of the function that
+reads them (`keep_objects`). Attributes of the program's classes and objects are kept, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Function: Any = type(lambda: 0)
 _Module = type(sys)
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
 _CONTAINERS = frozenset((dict, list, set))
-#: The size in bytes up to which arrays and containers are copied, and the number of attributes up to which unnamed ones are kept.
+#: The size in bytes up to which containers are copied, and the number of attributes up to which unnamed ones are kept.
 _MAX_BYTES, _MAX_ITEMS = 4096, 100
 #: How many modules, classes and objects a chain of attributes may pass through, and how long a chain of functions may be.
 _MAX_OWNERS = 3
@@ -81,7 +81,7 @@ class _KeptValues:
             self.items -= tuple.__len__(value)
             if self.items < 0 or all(type(item) in _PLAIN for item in tuple.__iter__(value)):
                 return lambda _: value
-            items = [self._keep_item(item, owners) for item in tuple.__iter__(value)]
+            items = [self.keep(item, owners) for item in tuple.__iter__(value)]
             return lambda copies: _former_tuple(cls, [item(copies) for item in items])
         copied = _copy_array(value)
         if cls in _PLAIN or copied is not value:
@@ -100,13 +100,6 @@ class _KeptValues:
         if issubclass(cls, (type, _Function)) or is_generator_module(type.__getattribute__(cls, "__module__")):
             self.references[id(value)] = reference
         return lambda copies: MISSING if reference() is None else former_function(reference(), copies)
-
-    def _keep_item(self, value: Any, owners: int) -> Former:
-        """Keep an item of a tuple as `keep` does. Only the tuple may refer to an array, which is kept alive."""
-        if not _is_array(value):
-            return self.keep(value, owners)
-        copied = _copy_array(value)
-        return lambda _: copied
 
     def _keep_function(self, value: Any) -> None:
         """Keep the values and attributes that a callee reads. Do nothing if the value is not a Python function."""
@@ -275,7 +268,8 @@ def _is_same(former: Any, present: Any) -> bool:
     if type(former) is not type(present):
         return False
     if _is_array(former):
-        return bool(former.tobytes() == present.tobytes())
+        forms = [(array.dtype, array.shape, array.strides, array.tobytes()) for array in (former, present)]
+        return bool(forms[0] == forms[1])
     if issubclass(type(former), tuple):
         return tuple.__len__(former) == tuple.__len__(present) and all(map(_is_same, tuple.__iter__(former), tuple.__iter__(present)))
     if type(former) in _PLAIN:
@@ -284,8 +278,12 @@ def _is_same(former: Any, present: Any) -> bool:
 
 
 def _copy_array(value: Any) -> Any:
-    """Return a copy of a small contiguous array; any other value itself. Code reads the elements of other arrays at each call."""
-    return value.copy() if _is_array(value) and value.nbytes <= _MAX_BYTES and value.flags.forc else value
+    """Return a copy of an array that Numba copies into code; any other value itself. Code reads elements of other arrays at each call."""
+    if not _is_array(value):
+        return value
+    from compcache.numba.registered.program_arrays import is_copied  # most starts do not need it
+
+    return value.copy() if is_copied(value) else value
 
 
 def _marshalled(value: Any) -> bytes | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints import RUN
 from compcache.numba.fingerprints.code_digest import replaced_defaults_reason
-from compcache.numba.fingerprints.fixed_code import fixed_code
+from compcache.numba.fingerprints.fixed_code import find_unknown_code, fixed_code
 from compcache.numba.fingerprints.owners import function_of, owner_of, record_ufunc
 from compcache.numba.fingerprints.state import copy_function, state_of
 from compcache.numba.registered.jitclasses import register_jitclass
@@ -74,6 +74,8 @@ def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False)
         walk.feed_token("jitted by a library", function.__module__, function.__qualname__)
         return
     real = _real_dispatcher(value) if type(value) is not value.__class__ else value  # a lazy function has its dispatcher's `__class__`
+    if real is not None:
+        find_unknown_code(real)
     fixed = fixed_code(real, is_frozen=is_frozen) if real is not None else None
     if fixed is not None or (walk.without_numba and (is_frozen or not getattr(value, "_can_compile", True))):
         walk.feed_declared(fixed, function)

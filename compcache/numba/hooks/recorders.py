@@ -34,7 +34,6 @@ from compcache.numba.lazy.garbage import few_collections
 from compcache.numba.lazy.raising import ModuleFilePath
 from compcache.numba.registered.library import is_library_module
 from compcache.numba.registered.options import declared_locals
-from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -49,7 +48,6 @@ def start_recording(*, from_the_start: bool) -> None:
     """Record compilations from now on. Unless Numba has compiled nothing (`from_the_start`), note the implementations that it has run."""
     if _recorders:
         return
-    libraries.begin_records(from_the_start=from_the_start)
     classes: list[type] = [] if from_the_start else [templates.AbstractTemplate]
     for cls in classes:  # the list grows by the subclasses
         classes += type.__subclasses__(cls)
@@ -78,7 +76,6 @@ def start_recording(*, from_the_start: bool) -> None:
     _recorders.wrap(manager.DataModelManager, "lookup", run_before(_record_type))
     _recorders.wrap(base.BaseContext, "add_dynamic_addr", run_before(_record_address))
     _recorders.wrap(serialize.NumbaPickler, "reducer_override", _wrap_reducer)
-    _recorders.wrap(codegen.Codegen, "unserialize_library", _wrap_unserialize)
     _recorders.wrap(wrappers._GufuncWrapper, "__init__", _accept_backend_as_cache)
     _postpone_code()
 
@@ -374,22 +371,6 @@ def _record_use(function: Any, template: Any, args: Any, kws: Any) -> Any:
     if hasattr(template, "_overload_func"):  # the results of intrinsics do not depend on the compiler's flags
         key = (*key, targetconfig.ConfigStack.top_or_none())
     return scopes.record_use(function, type(template), key, is_kept=key in template._impl_cache)
-
-
-def _wrap_unserialize(original: Any) -> Any:
-    """Return a wrapper that records that the dependencies of code from another cache are unknown."""
-
-    def unserialize_library(self: Any, serialized: Any) -> Any:
-        """Load a library as before. Numba's own cache does not compare the values that callees read."""
-        library = original(self, serialized)
-        problem = Unidentifiable(
-            f"the function calls {library.name}, which was loaded from the cache of Numba or of another package. That cache may not notice "
-            "changes of globals and callees: set COMPCACHE_NUMBA=1, so that compcache caches both functions"
-        )
-        libraries.set_dependencies(library, libraries.LibraryRecord(problem=problem))
-        return library
-
-    return unserialize_library
 
 
 def _wrap_apply(original: Any) -> Any:

@@ -60,7 +60,6 @@ REPLACED = (
     PrivateName("numba.core.datamodel.manager:DataModelManager.lookup", "code is generated for a type, which may be the user's"),
     PrivateName("numba.core.base:BaseContext.add_dynamic_addr", "a package's code generator puts an address of this process into code"),
     PrivateName("numba.core.codegen:JITCPUCodegen._add_module", _LATE),
-    PrivateName("numba.core.codegen:Codegen.unserialize_library", "loads code of Numba's own cache, whose dependencies are unknown"),
     PrivateName("numba.core.codegen:JITCPUCodegen.set_env", "code gets its environment once the code exists"),
     PrivateName("numba.core.codegen:JITCodeLibrary._finalize_specific", _LATE),
     PrivateName("numba.core.codegen:JITCodeLibrary._get_compiled_object", _LATE),

@@ -9,8 +9,7 @@ from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.names import resolve_all
 from compcache.cli.output import plural
 from compcache.cli.session import Session, pass_session
-from compcache.facade import PUBLISH_VARIABLE
-from compcache.settings import setting
+from compcache.settings import PUBLISH_VARIABLE, setting
 
 __all__ = ["command"]
 
