@@ -227,6 +227,7 @@ assert os.pread(file.number, 10, 0) == b"text"
 del file
 before = open_files()
 result = []
+sys._getframe().f_trace_opcodes = True  # Python 3.12 reports instructions only if a frame asked for them before `settrace`
 for number in itertools.count():
     left = number
     sys.settrace(trace)
