@@ -449,10 +449,12 @@ def functions_with_assembly(text: str) -> frozenset[str]:
 
 def _templates(text: str) -> list[str]:
     """Return the templates of all assembly in a text. Only lines with assembly are matched, because this takes long."""
-    starts = [text.rfind("\n", 0, match.start()) + 1 for match in re.finditer(" asm ", text)]
-    ends = [text.find("\n", start) for start in starts]
-    lines = [text[start : end if end >= 0 else None] for start, end in zip(starts, ends, strict=True)]
-    return _ANY_ASSEMBLY.findall("\n".join(dict.fromkeys(lines)))
+    lines, found = [], text.find(" asm ")
+    while found >= 0:
+        start, end = text.rfind("\n", 0, found) + 1, text.find("\n", found)
+        lines.append(text[start : end if end >= 0 else None])
+        found = text.find(" asm ", end) if end >= 0 else -1
+    return _ANY_ASSEMBLY.findall("\n".join(lines))
 
 
 def section_bounds(text: str) -> frozenset[str]:
