@@ -177,6 +177,26 @@ def test_assembly_in_a_section_with_a_similar_name_may_use_imports(tmp_path: Pat
     assert run_fresh(tmp_path, script) == 7
 
 
+def test_instructions_and_registers_are_no_uses(tmp_path: Path) -> None:
+    """Functions of other modules, which nobody has added, have their names."""
+    names = ("add", "addq", "nop", "rcx", "f", "x10")
+    uses = "".join(f"declare i64 @{name}(i64)\n" for name in names if name != "f") + (
+        "define i64 @uses(i64 %x) {\n"
+        + "".join(f"  %r{name} = call i64 @{name}(i64 %x)\n" for name in names)
+        + "  ret i64 %radd\n}\n"
+    )
+    code = uses + _F + (
+        '  %r = call i64 asm "jmp 1f; 2: nop\\0A1: addq $$0x10, $0\\0A\\09add %rcx, $0; sub %rcx, $0", "=r,0"(i64 %x)\n  ret i64 %r\n}\n'
+    )
+    script = f"""
+    from compcache import Cache, ModuleSource
+    cache = Cache(directory)
+    cache.add_module(ModuleSource({code!r}, imports={[name for name in names if name != "f"]!r}))
+    result = cache.get_target("f")(1)
+    """
+    assert run_fresh(tmp_path, script) == 17
+
+
 def test_text_that_mentions_assembly_often_takes_little_memory(tmp_path: Path) -> None:
     script = """
     import resource
