@@ -72,7 +72,9 @@ _ASSEMBLY = re.compile(r'^module asm "([^"]*)"', re.MULTILINE)
 _ANY_ASSEMBLY = re.compile(r'^(?:[^"\n]|"[^"\n]*")*? asm(?: [a-z]+)* "([^"]*)"', re.MULTILINE)
 _LABELS = re.compile(r"(?:^|[;\n])\s*((?:[A-Za-z_$.][\w$.]*\s*:\s*)+)")
 _ASSIGNED = re.compile(r"(?:^|[;\n])\s*(?:\.(?:set|equ|comm|lcomm)\s+([A-Za-z_$.][\w$.]*)\s*,|([A-Za-z_$][\w$.]*)\s*=)")
-_WORD = re.compile(r"[A-Za-z_$.][\w$.]*")
+_WORD = re.compile(r"(?<![%\w.])[A-Za-z_$.][\w$.]*")  # no register, and no letter of the local label in `jmp 1f`
+#: An instruction or a directive: the first word of a statement, which is the name of no symbol unless it is assigned or a label.
+_INSTRUCTION = re.compile(r"(?:^|[;\n])\s*(?:[\w.$]+:\s*)*[A-Za-z.][\w.]*(?![\w.$]|\s*[:=])")
 _SECTION = re.compile(r' section "([A-Za-z_]\w*)"')
 _BOUNDS = ("__start_", "__stop_")
 
@@ -428,11 +430,14 @@ def _linkage_of(words: list[str]) -> str:
 
 
 def read_assembly(text: str) -> Assembly:
-    """Return the names in the assembly of a printed module. Local labels, which begin with a dot, count as mentioned only."""
+    """Return the names in the assembly of a printed module. Local labels, which begin with a dot, count as mentioned only.
+
+    Instructions and registers are left out, as far as their form shows what they are, because functions can have such names.
+    """
     if " asm " not in text:
         return Assembly(frozenset(), frozenset())
     lines = "\n".join([unquote(line) for line in _ASSEMBLY.findall(text)]) if "module asm" in text else ""
-    words = _WORD.findall("\n".join(map(unquote, _templates(text))))
+    words = _WORD.findall(_INSTRUCTION.sub("\n", "\n".join(map(unquote, _templates(text)))))
     defined = [label.strip() for labels in _LABELS.findall(lines) for label in labels.split(":")]
     defined += [name for names in _ASSIGNED.findall(lines) for name in names]
     return Assembly(
@@ -449,10 +454,12 @@ def functions_with_assembly(text: str) -> frozenset[str]:
 
 def _templates(text: str) -> list[str]:
     """Return the templates of all assembly in a text. Only lines with assembly are matched, because this takes long."""
-    starts = [text.rfind("\n", 0, match.start()) + 1 for match in re.finditer(" asm ", text)]
-    ends = [text.find("\n", start) for start in starts]
-    lines = [text[start : end if end >= 0 else None] for start, end in zip(starts, ends, strict=True)]
-    return _ANY_ASSEMBLY.findall("\n".join(dict.fromkeys(lines)))
+    lines, found = [], text.find(" asm ")
+    while found >= 0:
+        start, end = text.rfind("\n", 0, found) + 1, text.find("\n", found)
+        lines.append(text[start : end if end >= 0 else None])
+        found = text.find(" asm ", end) if end >= 0 else -1
+    return _ANY_ASSEMBLY.findall("\n".join(lines))
 
 
 def section_bounds(text: str) -> frozenset[str]:

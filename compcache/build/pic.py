@@ -67,7 +67,7 @@ _LABEL = re.compile(r'(?:[-$._A-Za-z0-9]+|"[^"]*"):')
 _IFUNC = re.compile(rf"{NAME[1:]} = {WORDS}ifunc ")
 _RUN_SECTION = re.compile(r', section "\.(?:(?:preinit|init|fini)_array|ctors|dtors)[".]')
 #: Words of assembly by which it makes the dynamic linker run functions.
-_RUN_WORD = re.compile(r"\.(?:(?:preinit|init|fini)(?:_array)?|ctors|dtors)(?:\.|\Z)|gnu_indirect_function")
+_RUN_WORD = re.compile(r"\.(?:init|fini)\Z|\.(?:(?:preinit|init|fini)_array|ctors|dtors)(?:\.|\Z)|gnu_indirect_function")
 _DEFAULT_PRIORITY = 65535
 #: The functions that run the constructors of a module after its imports are bound, and its destructors before they are released.
 INITIALIZE, TERMINATE = "compcache.initialize", "compcache.terminate"

@@ -53,7 +53,8 @@ def recompile(store: Store, module_id: str) -> Recompiled:
     except NoCodeError:
         return Recompiled(translated=False, compared=False)
     text = codegen.run(lambda context: str(codegen.parse(code.bitcode, context)))
-    _compare_graph(graph, with_image_symbols(dict(read_module(text)), text), functions)
+    written = dict(read_module(text))
+    _compare_graph(graph, with_image_symbols(written, text), written, functions)
     emitted = code.object(LEVELS[0])
     if is_elf(emitted):
         _require_definitions(graph, emitted)
@@ -65,8 +66,11 @@ def recompile(store: Store, module_id: str) -> Recompiled:
     return Recompiled(translated=True, compared=True)
 
 
-def _compare_graph(graph: ModuleGraph, definitions: dict[str, Definition], functions: set[str]) -> None:
-    """Raise `FormatError` if the definitions in the bitcode differ from the graph. Nodes for inlined bodies are ignored."""
+def _compare_graph(graph: ModuleGraph, definitions: dict[str, Definition], written: dict[str, Definition], functions: set[str]) -> None:
+    """Raise `FormatError` if the definitions in the bitcode differ from the graph. Nodes for inlined bodies are ignored.
+
+    The graph may have other references than the `written` ones where there is assembly, because versions read assembly differently.
+    """
     graph = ModuleGraph({name: node for name, node in graph.nodes.items() if node.kind != INLINED})
     for name, definition in definitions.items():
         if name.startswith("llvm."):
@@ -74,8 +78,9 @@ def _compare_graph(graph: ModuleGraph, definitions: dict[str, Definition], funct
         node = graph.nodes.get(name)
         if node is None:
             raise FormatError(f"the bitcode of the module defines {name!r}, which is not in the dependency graph")
-        references = tuple([symbol for symbol in definition.references if not symbol.startswith("llvm.")])
-        if references != tuple([symbol for symbol in node.references if symbol in graph.nodes]):
+        recorded = tuple([symbol for symbol in node.references if symbol in graph.nodes])
+        is_same = recorded == _plain_references(definition)
+        if not is_same and (written.get(name) is definition or not {*_plain_references(written[name])} <= {*recorded}):
             raise FormatError(f"the references of {name!r} in the bitcode differ from its references in the dependency graph")
     missing = [name for name in graph.nodes if name not in definitions]
     if missing:
@@ -84,6 +89,11 @@ def _compare_graph(graph: ModuleGraph, definitions: dict[str, Definition], funct
     unrecorded = exported - {None} - functions
     if unrecorded:
         raise FormatError(f"the dependency graph exports {min(map(str, unrecorded))!r}, which has no record in the module")
+
+
+def _plain_references(definition: Definition) -> tuple[str, ...]:
+    """Return the references of a definition without LLVM's own symbols."""
+    return tuple([symbol for symbol in definition.references if not symbol.startswith("llvm.")])
 
 
 def _require_definitions(graph: ModuleGraph, emitted: bytes) -> None:

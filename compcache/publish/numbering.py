@@ -79,16 +79,18 @@ def assign_numbers(store: Store, groups: Sequence[Group], noted: Noted, look_ups
 def _index_interrupted(store: Store, notes: Iterable[str]) -> bool:
     """Index the modules of additions that the index lacks, given the files with their numbers. Return whether there were any.
 
-    Such an addition was interrupted, or is about to be indexed. Modules of other additions were removed.
+    Such an addition was interrupted, or is about to be indexed. An addition that lacks a module is left out: it is being written, was not
+    written completely, or was removed.
 
     Raise `StorageError` if a module cannot be read at the moment, or the index cannot be written.
     """
     from compcache.publish.index_rebuild import index_modules
 
-    contents = b"".join([store.read_file(NUMBERS, name) or b"" for name in notes])
-    module_ids = {contents[at : at + DIGEST_SIZE] for at in range(0, len(contents), DIGEST_SIZE)}
+    contents = [store.read_file(NUMBERS, name) or b"" for name in notes]
+    additions = [{content[at : at + DIGEST_SIZE] for at in range(0, len(content), DIGEST_SIZE)} for content in contents]
+    whole = [addition for addition in additions if all(map(store.exists, addition))]
     try:
-        return bool(index_modules(store, filter(store.exists, module_ids)))
+        return bool(index_modules(store, set[bytes]().union(*whole)))
     except OSError as error:
         reraise_interrupt(error)
         message = f"cannot index an interrupted addition in {store.root}: {error.strerror or error}"

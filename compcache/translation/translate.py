@@ -28,6 +28,7 @@ from compcache.build.slots import (
 from compcache.build.source import check_name
 from compcache.build.trial import assembly_parts, has_assembly, is_rare, try_in_child
 from compcache.content.functions import symbol_digests
+from compcache.depgraph import DependencyGraph
 from compcache.digest import is_content_name
 from compcache.errors import CompileError
 from compcache.formats import host
@@ -110,9 +111,24 @@ def translate_member(context: Any, request: Request, label: str) -> Member:
     with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level, rewritten) as target:
         module.data_layout = codegen.data_layout(target)
         codegen.optimize(module, target, request.level)
-    for name in [value.name for value in ir_text.read_values(str(module)).functions if value.linkage == "linkonce_any"]:
-        module.get_function(name).linkage = "weak_any"  # LLVM prefers weak definitions, but linkers the first one
-    return make_member(module, str(module), copied.difference(request.copies), data)
+    return make_member(module, _prefer_first(module), copied.difference(request.copies), data)
+
+
+def _prefer_first(module: Any) -> str:
+    """Make used `linkonce` functions `weak`, and return the printed module. Linking drops unused ones.
+
+    LLVM prefers weak definitions, but linkers the first one.
+    """
+    text = str(module)
+    if "define linkonce " not in text:
+        return text
+    linkages = {value.name: value.linkage for value in ir_text.read_values(text).functions}
+    graph = DependencyGraph({name: definition.references for name, definition in ir_text.read_module(text).items()})
+    dropped = ("linkonce", _INTERNAL, "private", "available")  # unless something uses them
+    for name in graph.closure([name for name in graph if not linkages.get(name, "").startswith(dropped)]):
+        if linkages.get(name) == "linkonce_any":
+            module.get_function(name).linkage = "weak_any"
+    return str(module)
 
 
 def _rewrite(printed: str, values: ir_text.GlobalValues, request: Request) -> str:

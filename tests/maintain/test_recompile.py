@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -180,6 +181,30 @@ def test_symbols_of_the_linker_and_of_assembly_are_no_damage(cache: Cache) -> No
     report = cache.check(recompile=True)
     assert report.findings == ()
     assert {step.name: step.numbers for step in report.steps}["code"] == {"recompiled": 1, "compared": 1}
+
+
+@pytest.mark.parametrize("names", [(), ("add", "other")], ids=["fewer", "more"])
+def test_former_versions_recorded_other_uses_of_assembly(cache: Cache, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]) -> None:
+    code = """\
+module asm ".globl third\\0Athird: .byte 0 /* other */"
+@third = external global i8
+define i64 @f() {
+  call void asm sideeffect "/* other */", ""()
+  ret i64 1
+}
+define i64 @add() {
+  ret i64 2
+}
+define i64 @other() {
+  ret i64 2
+}
+"""
+    with monkeypatch.context() as patch:
+        patch.setattr("compcache.build.ir_text.functions_with_assembly", lambda _: frozenset())
+        patch.setattr("compcache.build.ir_text._WORD", re.compile("|".join(["third", *names])))
+        cache.add_module(ModuleSource(code))
+    assert cache.check(recompile=True).findings == ()
+
 
 
 def test_code_that_is_kept_is_translated_again_and_compared(cache: Cache, directory: Path) -> None:

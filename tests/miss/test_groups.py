@@ -141,6 +141,17 @@ def test_the_first_weak_definition_is_that_of_the_group(cache: Cache, linkages: 
     assert [cache.get_target(name)() for name in ("ask_1", "ask_2", "either")] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("optimize", [0, 2])
+def test_linkonce_functions_of_a_group_that_nothing_uses_are_dropped(cache: Cache, optimize: int) -> None:
+    unused = (
+        "declare i64 @missing()\ndefine linkonce i64 @inner() {\n  %r = call i64 @missing()\n  ret i64 %r\n}\n"
+        "define linkonce i64 @outer() {\n  %r = call i64 @inner()\n  ret i64 %r\n}\n"
+    )
+    sources = [ModuleSource(adder(name, 1) + "\n" + unused, optimize=optimize) for name in ("f", "g")]
+    cache.add_modules(sources, "g")
+    assert [function.func_name for function in cache.functions()] == ["f", "g"]
+
+
 @pytest.mark.parametrize("name", ["plain", "a$b", "a = b"])
 def test_weak_aliases_of_several_members_are_one(cache: Cache, name: str) -> None:
     codes = [f'@"{name}" = weak alias i64 (i64), ptr @own{number}\n{adder(f"own{number}", number)}' for number in (1, 2)]

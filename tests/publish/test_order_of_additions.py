@@ -17,9 +17,9 @@ from hosts import host_like, on_host
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from mock_directory import FaultyFiles, cache_on
+from mock_directory import FaultyFiles, Operation, cache_on
 
-from compcache import Cache, CacheWarning, Function, ModuleSource, NotCachedError, StorageError, frontend
+from compcache import Cache, CacheWarning, Function, ModulesNotAddedError, ModuleSource, NotCachedError, StorageError, frontend
 from compcache.files import Tree
 from compcache.formats.host import platform_name
 from compcache.formats.index import Index, Stamp
@@ -180,6 +180,29 @@ def test_an_interrupted_addition_that_was_removed_stays_removed(directory: Path,
         assert cache.has("g")
         assert not cache.has("f")
         assert cache.check().findings == ()
+
+
+def test_half_an_addition_that_failed_is_not_indexed(directory: Path) -> None:
+    """Function f is stored, and g is not. The next addition is another function."""
+
+    def caller(number: int) -> ModuleSource:
+        code = f"declare i64 @g()\ndefine i64 @f() {{\n  %g = call i64 @g()\n  %r = add i64 %g, {number}\n  ret i64 %r\n}}\n"
+        return ModuleSource(code, optimize=0)
+
+    with Cache(directory) as cache:
+        cache.add_modules([caller(10), version(1, "g")])
+    stored: list[str] = []
+
+    def fail_after_first(operation: Operation) -> OSError | None:
+        if operation.name == "rename" and operation.target.endswith(".ccm"):
+            stored.append(operation.target)
+        return OSError(errno.EIO, os.strerror(errno.EIO)) if len(stored) > 1 else None
+
+    with cache_on(FaultyFiles(directory, fail_after_first)) as cache, pytest.raises(ModulesNotAddedError):
+        cache.add_modules([caller(20), version(2, "g")])
+    with Cache(directory) as cache:
+        cache.add_module(version(5, "h"))
+        assert cache.get_target("f")() == 11
 
 
 def test_numbers_of_additions_to_a_full_disk_do_not_accumulate(directory: Path) -> None:

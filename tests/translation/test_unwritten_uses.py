@@ -162,6 +162,54 @@ def test_assembly_that_runs_during_mapping_cannot_use_imports(tmp_path: Path, as
         Cache(tmp_path).add_modules([ModuleSource(_HELPER), ModuleSource(code)])
 
 
+def test_assembly_in_a_section_with_a_similar_name_may_use_imports(tmp_path: Path) -> None:
+    code = (
+        'module asm ".section .init.text,\\22ax\\22"\nmodule asm ".globl begin"\nmodule asm "begin: jmp helper@PLT"\nmodule asm ".text"\n'
+        "declare i64 @begin(i64)\ndeclare i64 @helper(i64)\ndefine i64 @f(i64 %x) {\n  %r = call i64 @begin(i64 %x)\n  ret i64 %r\n}\n"
+        '@llvm.used = appending global [1 x ptr] [ptr @helper], section "llvm.metadata"\n'
+    )
+    script = f"""
+    from compcache import Cache, ModuleSource
+    cache = Cache(directory)
+    cache.add_modules([ModuleSource({_HELPER!r}), ModuleSource({code!r})])
+    result = cache.get_target("f")(1)
+    """
+    assert run_fresh(tmp_path, script) == 7
+
+
+def test_instructions_and_registers_are_no_uses(tmp_path: Path) -> None:
+    """Functions of other modules, which nobody has added, have their names."""
+    names = ("add", "addq", "nop", "rcx", "f", "x10")
+    uses = "".join(f"declare i64 @{name}(i64)\n" for name in names if name != "f") + (
+        "define i64 @uses(i64 %x) {\n"
+        + "".join(f"  %r{name} = call i64 @{name}(i64 %x)\n" for name in names)
+        + "  ret i64 %radd\n}\n"
+    )
+    code = uses + _F + (
+        '  %r = call i64 asm "jmp 1f; 2: nop\\0A1: addq $$0x10, $0\\0A\\09add %rcx, $0; sub %rcx, $0", "=r,0"(i64 %x)\n  ret i64 %r\n}\n'
+    )
+    script = f"""
+    from compcache import Cache, ModuleSource
+    cache = Cache(directory)
+    cache.add_module(ModuleSource({code!r}, imports={[name for name in names if name != "f"]!r}))
+    result = cache.get_target("f")(1)
+    """
+    assert run_fresh(tmp_path, script) == 17
+
+
+def test_text_that_mentions_assembly_often_takes_little_memory(tmp_path: Path) -> None:
+    script = """
+    import resource
+    from compcache import Cache, ModuleSource
+    resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
+    text = "a keyword is asm , and so on " * 30_000
+    code = f'@text = constant [{len(text)} x i8] c"{text}"\\ndefine ptr @f() {{\\n  ret ptr @text\\n}}\\n'
+    Cache(directory).add_module(ModuleSource(code))
+    result = Cache(directory).has("f")
+    """
+    assert run_fresh(tmp_path, script)
+
+
 @pytest.mark.parametrize("level", [0, 2])
 @pytest.mark.parametrize("as_object", [False, True])
 def test_calls_that_code_generation_adds_find_a_function_of_the_source(tmp_path: Path, level: int, as_object: bool) -> None:
