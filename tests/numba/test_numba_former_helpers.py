@@ -333,6 +333,42 @@ _REPLACING_ARRAYS = """
 """
 
 
+#: A helper reads arrays whose layout a plain copy would not have. The arrays stay as they are.
+_READING_LAYOUTS = """
+    import sys
+    import numpy as np
+    from DECORATORS import njit
+
+    EDITION, FACTOR = int(sys.argv[1]), 1
+    COLUMNS, ROW = np.asfortranarray(np.arange(12.0).reshape(3, 4)), np.arange(5.0)[np.newaxis]
+
+    @njit(cache=True)
+    def helper(x):
+        return x + FACTOR, COLUMNS.strides[0], ROW.strides[0], COLUMNS[1, 2]
+
+    @njit(cache=True)
+    def caller(x):
+        return helper(x)
+
+    answers = [caller(1.5)]
+    FACTOR = 2
+
+    @njit(cache=True)
+    def later(x):
+        return helper(x), EDITION
+
+    print(repr(repr([*answers, later(1.5), helper(2)])))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", usual_modes("run"))
+def test_former_arrays_keep_their_layout(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
+    programs = Programs(tmp_path, _READING_LAYOUTS)
+    for edition in ("1", "1", "2"):
+        assert programs.start(mode, tmp_path / "cache", edition).answer == uncached(_READING_LAYOUTS, edition)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", usual_modes("run", "variable"))

@@ -101,3 +101,48 @@ def test_code_that_was_compiled_before_the_installation_is_not_linked_into_entri
     """
     (reason,) = project.run(script, backend=False)
     assert reason.startswith("the function calls adding.add, which was compiled before compcache.numba was installed, or loaded from")
+
+
+INTERNAL = """
+    from numba import njit, types
+    from numba.extending import lower_builtin, type_callable
+
+    K = 1
+
+    def target(x): ...
+
+    def implementation(x):
+        return x + K
+
+    @type_callable(target)
+    def type_target(context):
+        return lambda x: types.int64
+
+    @lower_builtin(target, types.int64)
+    def generate(context, builder, sig, args):
+        return context.compile_internal(builder, implementation, sig, args)
+
+    @njit
+    def early(x):
+        return target(x)
+
+    @njit(cache=True)
+    def caller(x):
+        return target(x) * 2
+"""
+
+
+@pytest.mark.slow
+def test_what_code_generators_compiled_before_the_installation_is_not_linked_into_entries(project: Project) -> None:
+    """Numba's own cache, which has the directory `plain` here, does not compare the value."""
+    project.write(internal=INTERNAL)
+    script = """
+    import compcache.numba, internal
+    if {is_early}:
+        internal.early(1)
+    internal.K = 5
+    compcache.numba.install("cache")
+    result = internal.caller(1)
+    """
+    answers = [project.run(script.format(is_early=early), backend=False, NUMBA_CACHE_DIR=f"plain {early}") for early in (True, False)]
+    assert answers == [4, 12]

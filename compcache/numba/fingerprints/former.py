@@ -268,7 +268,7 @@ def _is_same(former: Any, present: Any) -> bool:
     if type(former) is not type(present):
         return False
     if _is_array(former):
-        forms = [(array.dtype, array.shape, array.strides, array.tobytes()) for array in (former, present)]
+        forms = [(array.dtype, array.shape, array.strides, array.flags.writeable, array.tobytes()) for array in (former, present)]
         return bool(forms[0] == forms[1])
     if issubclass(type(former), tuple):
         return tuple.__len__(former) == tuple.__len__(present) and all(map(_is_same, tuple.__iter__(former), tuple.__iter__(present)))
@@ -283,7 +283,14 @@ def _copy_array(value: Any) -> Any:
         return value
     from compcache.numba.registered.program_arrays import is_copied  # most starts do not need it
 
-    return value.copy() if is_copied(value) else value
+    if not is_copied(value):
+        return value
+    copied = value.copy("A")
+    if copied.strides != value.strides:  # those of axes with one item
+        copied = sys.modules["numpy"].lib.stride_tricks.as_strided(copied, strides=value.strides)
+    if copied.flags.writeable != value.flags.writeable:
+        copied.flags.writeable = value.flags.writeable
+    return copied
 
 
 def _marshalled(value: Any) -> bytes | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from numba.core import base, bytecode, codegen, compiler, cpu, dispatcher, serialize, targetconfig
 from numba.core.datamodel import manager
 from numba.core.errors import NumbaNotImplementedError
+from numba.core.registry import cpu_target
 from numba.core.types import functions
 from numba.core.typing import context, templates
 from numba.np import numpy_support
@@ -26,6 +27,7 @@ from compcache.numba.dispatch import Backend
 from compcache.numba.dispatch.gufunc_cache import GufuncCache
 from compcache.numba.entries.mapped_library import make_entry_point
 from compcache.numba.fingerprints.code_digest import plain_name, reported_file
+from compcache.numba.fingerprints.fixed_code import early_code
 from compcache.numba.fingerprints.implementations import is_overload_or_intrinsic, key_name, source_of_template
 from compcache.numba.hooks.replacements import Replacements
 from compcache.numba.identity.kept_results import record_unknown_result
@@ -34,6 +36,7 @@ from compcache.numba.lazy.garbage import few_collections
 from compcache.numba.lazy.raising import ModuleFilePath
 from compcache.numba.registered.library import is_library_module
 from compcache.numba.registered.options import declared_locals
+from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -54,6 +57,10 @@ def start_recording(*, from_the_start: bool) -> None:
         function = source_of_template(cls) if vars(cls).get("_impl_cache") else None
         if function is not None:
             record_unknown_result(function)
+    for result in [] if from_the_start else cpu_target.target_context.cached_internal_func.values():
+        if not is_library_module(result.fndesc.modname):  # a code generator of the program has compiled this, and callers would link it
+            unknown = Unidentifiable(early_code(result.library.name))
+            libraries.set_dependencies(result.library, libraries.LibraryRecord(problem=unknown))
     _recorders.wrap(compiler, "compile_extra", _make_scope_wrapper(2))
     _recorders.wrap(compiler, "compile_internal", _make_scope_wrapper(3))
     numbering = bytecode.FunctionIdentity.__dict__["from_function"].__func__
