@@ -38,6 +38,8 @@ _MAX_BYTES, _MAX_ITEMS = 4096, 100
 #: How many modules, classes and objects a chain of attributes may pass through, and how long a chain of functions may be.
 _MAX_OWNERS = 3
 _MAX_CALLS = 30
+#: The copies of arrays, by the ids of the arrays. Functions that read the same array share a copy.
+_copies: dict[int, ref[Any]] = {}
 
 
 class _KeptValues:
@@ -285,11 +287,16 @@ def _copy_array(value: Any) -> Any:
 
     if not is_copied(value):
         return value
+    shared = _copies.get(id(value), lambda: None)()
+    if shared is not None and _is_same(shared, value):
+        return shared
     copied = value.copy("A")
     if copied.strides != value.strides:  # those of axes with one item
         copied = sys.modules["numpy"].lib.stride_tricks.as_strided(copied, strides=value.strides)
     if copied.flags.writeable != value.flags.writeable:
         copied.flags.writeable = value.flags.writeable
+    with suppress(TypeError):  # a scalar of NumPy cannot be referred to weakly
+        _copies[id(value)] = ref(copied)
     return copied
 
 
