@@ -33,7 +33,7 @@ from compcache.publish.module_rows import read_row
 from compcache.publish.open_segments import readable_segments
 from compcache.publish.packs import clean_packs
 from compcache.publish.removal import remove_file
-from compcache.usage.ledger import Uses, fold, last_uses_since
+from compcache.usage.ledger import Uses, fold
 from compcache.usage.module_files import statuses_by_directory
 from compcache.usage.snapshot import PresentModules, Slices, seconds_of
 from compcache.usage.whole_directories import files_below, other_formats, remove_path, unused_bundles
@@ -90,7 +90,6 @@ class PruneProposal(NamedTuple):
     policy: PrunePolicy
     plan: Plan
     unindexed: Unindexed
-    uses: Uses
     report: PruneReport
     begun: float
     young: Collection[bytes]
@@ -137,7 +136,7 @@ def propose(
     indexed = tuple([module_id.hex() for module_id in sorted(unindexed.sound) if module_id not in removed_ids])
     seconds = time.perf_counter() - started
     report = dataclasses.replace(report, indexed=indexed, seconds=seconds, unknown_makers=unknown, known_makers=makers)
-    return PruneProposal(policy, plan, unindexed, uses, report, start_time, young)
+    return PruneProposal(policy, plan, unindexed, report, start_time, young)
 
 
 def _read_uses(store: Store, slices: Slices, now: float, *, folds: bool) -> Uses:
@@ -257,7 +256,7 @@ def _modules_to_keep(store: Store, proposal: PruneProposal) -> set[bytes]:
     newcomers = [module_id for module_id in _changed_since(store, proposal.begun - _CLOCKS) if module_id not in proposal.young]
     needed_names = [name for row in map(partial(read_row, store), newcomers) if row is not None for name in row.imports]
     needed_names += [name for name in pinned(store) if name in providers]
-    last_uses = last_uses_since(store, proposal.uses)
+    last_uses = Uses(store).of([removal.entry.module_id for removal in plan.removed]).last_uses()
     spared: set[bytes] = set()
     for entry in [removal.entry for removal in plan.removed if last_uses.get(removal.entry.module_id, 0.0) > removal.entry.used]:
         spared.add(entry.module_id)

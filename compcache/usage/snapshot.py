@@ -16,7 +16,7 @@ from compcache.digest import name_key
 from compcache.interrupts import reraise_interrupt
 from compcache.publish.module_lists import ListCounts, ModuleLists, base_of
 from compcache.publish.module_rows import read_row
-from compcache.usage.ledger import Uses, fold_long, read_ledger
+from compcache.usage.ledger import Uses, fold_long
 from compcache.usage.module_files import FileStatus, modules_by_directory
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def look_over(store: Store, progress: Progress | None = None) -> Overview:
         present.update(slice_.present)
         rows.update(slice_.rows())
     _fill_packs(rows, slices.lists.all_entries())
-    return Overview(present, rows, read_ledger(store))
+    return Overview(present, rows, Uses(store, verify=True).ledger())
 
 
 class Slices:

@@ -30,14 +30,14 @@ from compcache.publish.index_rebuild import rebuild_index
 from compcache.publish.module_lists import ModuleLists
 from compcache.store import Store
 from compcache.usage import ledger
-from compcache.usage.module_files import list_modules, statuses_by_directory
+from compcache.usage.module_files import modules_by_directory, statuses_by_directory
 from compcache.usage.snapshot import Slices, seconds_of
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from compcache.files import Opened
     from compcache.linker import BuiltModule
 
 # --------------------------------------------------------------------------------------------------------------- one change, at one place
@@ -63,7 +63,7 @@ def test_modules_that_move_to_volumes_are_found(cache: Cache, directory: Path, w
     modules = {bytes.fromhex(cache.add_module(ModuleSource(adder(name, 1)))) for name in "fgh"}
     questions: dict[str, Callable[[Store], Iterable[bytes]]] = {
         "of_all": Store.module_ids,
-        "of_files": list_modules,
+        "of_files": lambda store: [module_id for _, found in modules_by_directory(store) for module_id in found],
         "of_changed": lambda store: [module_id for found in statuses_by_directory(store) for module_id in found],
     }
     query, others = Volumes._query_readable, [cache]
@@ -116,18 +116,17 @@ def test_the_greatest_number_is_found_while_others_merge(cache: Cache, directory
 def test_a_use_is_seen_whose_journal_others_seal_meanwhile(cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A prune keeps what was used since its plan."""
     module_id = bytes.fromhex(cache.add_module(ModuleSource(adder("f", 1))))
-    reading, stat, others = Store(str(directory)), Tree.stat, [fold]
-    earlier = ledger.Uses(reading)
+    reading, open_owned, others = Store(str(directory)), Tree.open_owned, [fold]
     with Cache(directory) as other:
         other.get_target("f")
 
-    def stat_after_a_fold(tree: Tree, path: str) -> os.stat_result:
+    def open_after_a_fold(tree: Tree, *arguments: Any) -> Opened:
         if tree is reading.files and others:
             others.pop()(directory)
-        return stat(tree, path)
+        return open_owned(tree, *arguments)
 
-    monkeypatch.setattr(Tree, "stat", stat_after_a_fold)
-    assert list(ledger.last_uses_since(reading, earlier)) == [module_id]
+    monkeypatch.setattr(Tree, "open_owned", open_after_a_fold)
+    assert list(ledger.Uses(reading).of([module_id]).last_uses()) == [module_id]
     assert not others
 
 
