@@ -35,13 +35,13 @@ from compcache.maintain.remove import remove_modules
 from compcache.maintain.report_types import LinkedClosure, LinkReport
 from compcache.miss.publication import publish_built
 from compcache.publish.additions import merge_newest
+from compcache.publish.module_reader import linked_closures
 from compcache.publish.verify import has_own_signature, uses_unsigned
 from compcache.store import is_ordered
 from compcache.targets.machine import machine_for
 from compcache.translation.requests import Request
 from compcache.usage.ledger import Uses
 from compcache.usage.limits import effective_limit
-from compcache.usage.linked import linked_closures
 from compcache.usage.snapshot import Slices, statuses_of
 
 if TYPE_CHECKING:

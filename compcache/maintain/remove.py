@@ -15,12 +15,12 @@ from compcache.interrupts import suppress
 from compcache.maintain.pins import pinned, unpin
 from compcache.maintain.prune import rewrite_index
 from compcache.publish.additions import merge
+from compcache.publish.module_reader import linked_closures
 from compcache.publish.open_segments import readable_segments
 from compcache.publish.packs import encode_pack, stored_packs
 from compcache.publish.removal import remove_file
 from compcache.publish.volumes import remove_orphaned_lists
 from compcache.publish.writer import publish_modules
-from compcache.usage.linked import linked_closures
 from compcache.usage.listings import parse_module_id
 from compcache.usage.snapshot import Excerpts
 from compcache.usage.whole_directories import remove_directory
