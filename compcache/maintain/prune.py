@@ -11,6 +11,8 @@ import dataclasses
 import stat
 import time
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.directory.places import MODULE_LISTS, QUARANTINE, STATISTICS
@@ -247,11 +249,15 @@ def _modules_to_keep(store: Store, proposal: PruneProposal) -> set[bytes]:
     newcomers = [module_id for module_id in _changed_since(store, proposal.begun - _CLOCKS) if module_id not in proposal.young]
     needed_names = [name for row in map(partial(read_row, store), newcomers) if row is not None for name in row.imports]
     needed_names += [name for name in pinned(store) if name in providers]
-    last_uses = Uses(store).of([removal.entry.module_id for removal in plan.removed]).last_uses()
+    uses, entries = Uses(store), sorted([removal.entry for removal in plan.removed], key=attrgetter("module_id"))
     spared: set[bytes] = set()
-    for entry in [removal.entry for removal in plan.removed if last_uses.get(removal.entry.module_id, 0.0) > removal.entry.used]:
-        spared.add(entry.module_id)
-        needed_names += entry.imports
+    for _, group in groupby(entries, lambda entry: entry.module_id[0]):  # the uses of all would take as much memory as the plan
+        of_directory = list(group)
+        last_uses = uses.of([entry.module_id for entry in of_directory]).last_uses()
+        for entry in of_directory:
+            if last_uses.get(entry.module_id, 0.0) > entry.used:
+                spared.add(entry.module_id)
+                needed_names += entry.imports
     visited_names = set(needed_names)
     for name in needed_names:  # the loop appends to the list
         for entry in providers.get(name, ()):
