@@ -11,8 +11,6 @@ import dataclasses
 import stat
 import time
 from functools import partial
-from itertools import groupby
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.directory.places import MODULE_LISTS, QUARANTINE, STATISTICS
@@ -35,9 +33,9 @@ from compcache.publish.module_rows import read_row
 from compcache.publish.open_segments import readable_segments
 from compcache.publish.packs import clean_packs
 from compcache.publish.removal import remove_file
-from compcache.usage.ledger import Uses, fold
+from compcache.usage.ledger import Uses, fold, last_uses_since
 from compcache.usage.module_files import statuses_by_directory
-from compcache.usage.snapshot import PresentModules, Slices, seconds_of
+from compcache.usage.snapshot import PresentModules, Slices
 from compcache.usage.whole_directories import files_below, other_formats, remove_path, unused_bundles
 
 if TYPE_CHECKING:
@@ -92,6 +90,7 @@ class PruneProposal(NamedTuple):
     policy: PrunePolicy
     plan: Plan
     unindexed: Unindexed
+    uses: Uses
     report: PruneReport
     begun: float
     young: Collection[bytes]
@@ -147,14 +146,14 @@ def propose(
         unknown_makers=unknown,
         known_makers=makers,
     )
-    return PruneProposal(policy, plan, unindexed, _with_removals(report, policy, plan.removed), start_time, young)
+    return PruneProposal(policy, plan, unindexed, uses, _with_removals(report, policy, plan.removed), start_time, young)
 
 
 def _read_uses(store: Store, slices: Slices, now: float, *, folds: bool) -> Uses:
     """Return the statistics of all processes. With `folds`, fold the statistics files first."""
     if not folds:
         return Uses(store, verify=True)
-    uses, _counters = fold(store, seconds_of(store, slices.lists), now=now, present=PresentModules(slices))
+    uses, _counters = fold(store, slices.lists.seconds_of, now=now, present=PresentModules(slices))
     return uses
 
 
@@ -249,15 +248,11 @@ def _modules_to_keep(store: Store, proposal: PruneProposal) -> set[bytes]:
     newcomers = [module_id for module_id in _changed_since(store, proposal.begun - _CLOCKS) if module_id not in proposal.young]
     needed_names = [name for row in map(partial(read_row, store), newcomers) if row is not None for name in row.imports]
     needed_names += [name for name in pinned(store) if name in providers]
-    uses, entries = Uses(store), sorted([removal.entry for removal in plan.removed], key=attrgetter("module_id"))
+    last_uses = last_uses_since(store, proposal.uses)
     spared: set[bytes] = set()
-    for _, group in groupby(entries, lambda entry: entry.module_id[0]):  # the uses of all would take as much memory as the plan
-        of_directory = list(group)
-        last_uses = uses.of([entry.module_id for entry in of_directory]).last_uses()
-        for entry in of_directory:
-            if last_uses.get(entry.module_id, 0.0) > entry.used:
-                spared.add(entry.module_id)
-                needed_names += entry.imports
+    for entry in [removal.entry for removal in plan.removed if last_uses.get(removal.entry.module_id, 0.0) > removal.entry.used]:
+        spared.add(entry.module_id)
+        needed_names += entry.imports
     visited_names = set(needed_names)
     for name in needed_names:  # the loop appends to the list
         for entry in providers.get(name, ()):

@@ -43,7 +43,7 @@ from compcache.publish.scratch import Scratch
 from compcache.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable, Iterator
+    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 
     from compcache.formats.index import Segment
     from compcache.formats.sorted_keys import Item
@@ -556,6 +556,15 @@ class ModuleLists:
                 rows.update(self._decode_rows(module_list, values))
                 missing = [module_id for module_id in missing if module_id not in rows]
         return rows
+
+    def seconds_of(self, module_ids: Sequence[bytes]) -> dict[bytes, float]:
+        """Return the compile times of modules in seconds, from the lists, or else from the modules. Unreadable modules are left out.
+
+        Raise `StorageError` if a module cannot be read at the moment (`SHORTAGES`).
+        """
+        rows: dict[bytes, Row | None] = dict(self.rows(module_ids))
+        rows.update({module_id: module_rows.read_row(self.store, module_id) for module_id in module_ids if module_id not in rows})
+        return {module_id: row.seconds for module_id, row in rows.items() if row is not None}
 
     def rows_of_directory(self, first_byte: int) -> dict[bytes, Row]:
         """Return the rows of the modules whose ids begin with this byte, without the entries of packs."""

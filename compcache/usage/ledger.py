@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     #: Returns the compile times of modules in seconds, by module_id.
     SecondsOf = Callable[[Sequence[bytes]], Mapping[bytes, float]]
 
-__all__ = ["Ledger", "Uses", "fold", "fold_long", "fold_small", "zero_counters"]
+__all__ = ["Ledger", "Uses", "fold", "fold_long", "fold_small", "last_uses_since", "zero_counters"]
 
 _MAX_FILE = 1 << 31  # bytes
 #: How often the files are opened again if others were sealed or folded meanwhile.
@@ -99,10 +99,20 @@ class Ledger(NamedTuple):
         return {name: count for (name, module_id), (count, _) in self.uses.items() if module_id == MISSES_ID}
 
 
-def _statistics_files(store: Store) -> list[str]:
-    """Return the names of the statistics files and journals."""
+def _statistics_files(store: Store, since: Uses | None = None) -> list[str]:
+    """Return the names of the statistics files and journals, without files that `since` lists as damaged or with their current size."""
     names = store.names_in(store.directory(STATISTICS))
-    return [name for name in names if JOURNALS.includes(name) or STATISTICS.includes(name)]
+    names = [name for name in names if JOURNALS.includes(name) or STATISTICS.includes(name)]
+    if since is None:
+        return names
+    return [name for name in names if name not in since.torn and not _has_size(store, name, since.files.get(name))]
+
+
+def _has_size(store: Store, name: str, size: int | None) -> bool:
+    """Return whether a statistics file has this size in bytes. Return False for None, or if the status of the file cannot be read."""
+    with suppress(OSError):
+        return store.files.stat(store.path(STATISTICS, name)).st_size == size
+    return False
 
 
 class Uses:
@@ -115,15 +125,16 @@ class Uses:
         store: the cache directory.
         names: the names of the files; None for all files.
         verify: read long sums in full first, to find damaged sums.
+        since: only the files that have changed since these statistics were read.
     """
 
-    def __init__(self, store: Store, names: Iterable[str] | None = None, *, verify: bool = False) -> None:
-        current = _statistics_files(store) if names is None else list(names)
+    def __init__(self, store: Store, names: Iterable[str] | None = None, *, verify: bool = False, since: Uses | None = None) -> None:
+        current = _statistics_files(store, since) if names is None else list(names)
         for _ in range(_ATTEMPTS):
             self._open_files(store, current, verify=verify)
             if names is not None:
                 break
-            opened, current = current, _statistics_files(store)
+            opened, current = current, _statistics_files(store, since)
             if current == opened:
                 break  # if the names differ, files were sealed or folded in the meantime
 
@@ -313,6 +324,11 @@ def _spill_journal(read: Callable[[int, int], bytes]) -> Iterator[UsesInSum]:
         if not part:
             return
         pending = gap + remainder
+
+
+def last_uses_since(store: Store, earlier: Uses) -> dict[bytes, float]:
+    """Return the time of the last use of each module that was used after the statistics `earlier` were read, or shortly before."""
+    return Uses(store, since=earlier).ledger().last_uses()
 
 
 def _effective_files(inputs: Mapping[str, Collection[str]]) -> list[str]:

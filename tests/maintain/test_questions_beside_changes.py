@@ -31,13 +31,13 @@ from compcache.publish.module_lists import ModuleLists
 from compcache.store import Store
 from compcache.usage import ledger
 from compcache.usage.module_files import modules_by_directory, statuses_by_directory
-from compcache.usage.snapshot import Slices, seconds_of
+from compcache.usage.snapshot import Slices
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from compcache.files import Opened
     from compcache.linker import BuiltModule
 
 # --------------------------------------------------------------------------------------------------------------- one change, at one place
@@ -116,17 +116,18 @@ def test_the_greatest_number_is_found_while_others_merge(cache: Cache, directory
 def test_a_use_is_seen_whose_journal_others_seal_meanwhile(cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A prune keeps what was used since its plan."""
     module_id = bytes.fromhex(cache.add_module(ModuleSource(adder("f", 1))))
-    reading, open_owned, others = Store(str(directory)), Tree.open_owned, [fold]
+    reading, stat, others = Store(str(directory)), Tree.stat, [fold]
+    earlier = ledger.Uses(reading)
     with Cache(directory) as other:
         other.get_target("f")
 
-    def open_after_a_fold(tree: Tree, *arguments: Any) -> Opened:
+    def stat_after_a_fold(tree: Tree, path: str) -> os.stat_result:
         if tree is reading.files and others:
             others.pop()(directory)
-        return open_owned(tree, *arguments)
+        return stat(tree, path)
 
-    monkeypatch.setattr(Tree, "open_owned", open_after_a_fold)
-    assert list(ledger.Uses(reading).of([module_id]).last_uses()) == [module_id]
+    monkeypatch.setattr(Tree, "stat", stat_after_a_fold)
+    assert list(ledger.last_uses_since(reading, earlier)) == [module_id]
     assert not others
 
 
@@ -262,7 +263,7 @@ def compact(place: Path, built: BuiltModule) -> None:
 
 def fold(place: Path, _: BuiltModule | None = None) -> None:
     store = Store(str(place))
-    ledger.fold(store, seconds_of(store, Slices(store).lists), now=1e10)
+    ledger.fold(store, Slices(store).lists.seconds_of, now=1e10)
 
 
 def change_everything(place: Path, built: BuiltModule) -> None:
