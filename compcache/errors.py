@@ -54,19 +54,27 @@ def _rebuild(cls: type[CompcacheError], args: tuple[Any, ...], fields: dict[str,
     return error
 
 
-class NotCachedError(CompcacheError, KeyError):
+class _FunctionError(CompcacheError):
+    """The base class of exceptions about one function."""
+
+    func_name: str
+
+    def __init__(self, message: str, *, func_name: str = "") -> None:
+        super().__init__(message)
+        self.func_name = func_name
+
+
+class NotCachedError(_FunctionError, KeyError):
     """Raised when the cache contains no realization of a function that this host can use.
 
     `suggest` returns a part of the message about similar names. It is called when the message is first read, so a caller that catches the
     exception and compiles the function does not wait for the search.
     """
 
-    func_name: str
     cache_dir: str
 
     def __init__(self, message: str, *, func_name: str = "", cache_dir: str = "") -> None:
-        super().__init__(message)
-        self.func_name = func_name
+        super().__init__(message, func_name=func_name)
         self.cache_dir = cache_dir
         self.suggest: Callable[[str], str] | None = None
 
@@ -142,15 +150,13 @@ class UntrustedDirectoryError(_FileError, PermissionError):
     """
 
 
-class LinkError(CompcacheError):
+class LinkError(_FunctionError):
     """Raised when compiled code cannot be bound to its dependencies. Subclasses exist for the reasons."""
 
-    func_name: str
     module_id: str
 
     def __init__(self, message: str, *, func_name: str = "", module_id: str = "") -> None:
-        super().__init__(message)
-        self.func_name = func_name
+        super().__init__(message, func_name=func_name)
         self.module_id = module_id
 
 
@@ -229,34 +235,22 @@ class GlobalValidationError(CompcacheError, ValueError):
         self.reason = reason
 
 
-class FunctionInUseError(CompcacheError, ValueError):
+class FunctionInUseError(_FunctionError, ValueError):
     """Raised when removing a function, without `force`, would also remove other functions, break an import or remove a pinned function.
     `others` are the other functions in the function's modules. `importers` are the functions that import it.
     """
 
-    func_name: str
     others: tuple[str, ...]
     importers: tuple[str, ...]
 
     def __init__(self, message: str, *, func_name: str = "", others: Iterable[str] = (), importers: Iterable[str] = ()) -> None:
-        super().__init__(message)
-        self.func_name = func_name
+        super().__init__(message, func_name=func_name)
         self.others = tuple(others)
         self.importers = tuple(importers)
 
 
 class PickleNotAllowedError(GlobalValidationError):
     """Raised when a load needs a pickled value, and the cache was opened without `allow_pickle=True`."""
-
-
-class _FunctionError(CompcacheError):
-    """The base class of exceptions about one function."""
-
-    func_name: str
-
-    def __init__(self, message: str, *, func_name: str = "") -> None:
-        super().__init__(message)
-        self.func_name = func_name
 
 
 class TargetUnloadedError(_FunctionError, RuntimeError):

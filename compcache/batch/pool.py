@@ -241,11 +241,6 @@ class WorkerPool:
         self._idle: list[_Worker] = []
         self._busy: list[_Worker] = []
 
-    @property
-    def running(self) -> tuple[PreparedJob, ...]:
-        """Return the jobs that are running."""
-        return tuple([worker.job for worker in self._busy if worker.job is not None])
-
     def run(self, jobs: Iterable[PreparedJob]) -> Iterator[tuple[PreparedJob, Outcome | None]]:
         """Run the jobs. Yield each job with None when it starts, and with its outcome when it has ended."""
         pending = deque(jobs)

@@ -16,7 +16,7 @@ from compcache.formats.order import GREATEST_NUMBER
 from compcache.formats.records import decode_module
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish.atomic_file import unique_name
-from compcache.publish.module_reader import needs_of
+from compcache.publish.module_reader import linked_closures, needs_of
 from compcache.publish.module_rows import make_row
 from compcache.publish.open_segments import readable_segments
 from compcache.publish.packs import encode_pack, entries_of, latest_entries, packs_in
@@ -24,7 +24,6 @@ from compcache.signing.minisign import SUFFIX, minisign_signature
 from compcache.store import is_ordered
 from compcache.targets.machine import NATIVE, machine_for, parse_targets
 from compcache.targets.processor_words import processor_with
-from compcache.usage.linked import linked_closures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping

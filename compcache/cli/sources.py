@@ -12,21 +12,30 @@ import click
 
 from compcache.build.source import ModuleSource
 from compcache.cli.output import ProgressBar, print_message
-from compcache.errors import CompcacheError, CompileError
+from compcache.errors import CompcacheError, CompileError, UndefinedSymbolError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from compcache.clang.compile_commands import CompileCommand
     from compcache.clang.units import Unit
 
-__all__ = ["Reading", "read_commands"]
+__all__ = ["Reading", "common_error_lines", "error_lines", "read_commands"]
 
 #: Line starts that occur in LLVM assembly and hardly in other text.
 _CODE = re.compile(
     rb"^\s*(?:define |declare |target (?:triple|datalayout) |source_filename |module asm |[@$%][^ ]+ = |!\d+ = )", re.MULTILINE
 )
 _HEAD = 4096  # bytes of a file searched for NUL bytes
+#: Parameters of `ModuleSource` and the options that set them.
+_OPTIONS = {
+    "imports": "--import", "globals": "--global", "libraries": "--library", "archives": "--archive", "functions": "--export",
+    "cpu": "--cpu", "features": "--features", "targets": "--targets", "optimize": "--optimize", "cc": "--cc",
+}  # fmt: skip
+_OPTION = re.compile(rf"\b({'|'.join(_OPTIONS)})=(\[[^\]]*\])?")
+_QUOTED = re.compile(r"'([^']*)'")
+#: The reference to a member of a group in an error message.
+_SOURCE = re.compile(r"\bsource (\d+)(?: \([^)\n]*\))?")
 
 
 class Reading:
@@ -140,3 +149,29 @@ def _read_code(path: str) -> bytes:
         name = f"the extension {ending!r}" if ending else "its name without an extension"
         raise CompileError(f"the file is not LLVM code, and {name} does not identify its language; known extensions: {endings_text}")
     return content
+
+
+def _error_text(error: Exception) -> str:
+    """Return the message of an error about files, with command-line options in place of Python parameters."""
+    if isinstance(error, OSError) and not isinstance(error, CompcacheError):
+        return f"cannot be read: {error.strerror or error}"
+    text = str(error).replace("imports/globals name", "imports= and globals= name")
+    return _OPTION.sub(_option_text, text).replace("<string>:", "line ")
+
+
+def _option_text(match: re.Match[str]) -> str:
+    """Return the command-line option for a Python parameter in a message, once for each value in the message."""
+    option = _OPTIONS[match[1]]
+    values = _QUOTED.findall(match[2] or "")
+    return " ".join([f"{option} {value}" for value in values]) or option
+
+
+def common_error_lines(error: Exception, files: Sequence[str]) -> list[str]:
+    """Return the message of an error that concerns several files, by lines. `files` are the paths of the sources that were added."""
+    return [_SOURCE.sub(lambda match: files[int(match[1])], line.strip()) for line in _error_text(error).splitlines()]
+
+
+def error_lines(files: Sequence[str], errors: Mapping[int, Exception]) -> list[str]:
+    """Return a message for each file with an error. Undefined symbols come last, because other files with errors may define them."""
+    ordered = sorted(errors, key=lambda number: (isinstance(errors[number], UndefinedSymbolError), number))
+    return [f"{files[number]}: {_error_text(errors[number])}" for number in ordered]

@@ -35,15 +35,14 @@ from compcache.maintain.remove import remove_modules
 from compcache.maintain.report_types import LinkedClosure, LinkReport
 from compcache.miss.publication import publish_built
 from compcache.publish.additions import merge_newest
+from compcache.publish.module_reader import linked_closures
 from compcache.publish.verify import has_own_signature, uses_unsigned
 from compcache.store import is_ordered
 from compcache.targets.machine import machine_for
 from compcache.translation.requests import Request
-from compcache.usage.ledger import read_ledger
+from compcache.usage.ledger import Uses
 from compcache.usage.limits import effective_limit
-from compcache.usage.linked import linked_closures
-from compcache.usage.module_files import list_modules
-from compcache.usage.snapshot import Slices
+from compcache.usage.snapshot import Slices, statuses_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -327,15 +326,15 @@ def _remove_replaced(session: Session, linked: Sequence[LinkedClosure], into: st
     store = session.store
     new_ids = {bytes.fromhex(closure.module_id) for closure in linked}
     names = {into} if into is not None else {name for closure in linked for name in closure.functions}
-    present, ledger = list_modules(store), read_ledger(store)
-    entries = {key: entry for key, entry in linked_closures(store).items() if key in present}
-    rows = {key: decode_closure(entry.data) for key, entry in entries.items()}
+    entries = linked_closures(store)
+    present = statuses_of(store, entries)
+    rows = {key: decode_closure(entries[key].data) for key in present}
     replaced = {
         key
         for key, closure in rows.items()
         if key not in new_ids and (closure.label in names or not homes.keys().isdisjoint(entries[key].requires[: closure.homes]))
     }
-    limit, last_uses = effective_limit(session.max_size, store.root), ledger.last_uses()
+    limit, last_uses = effective_limit(session.max_size, store.root), Uses(store).of(rows).last_uses()
     size = sum(present[key].size for key in rows if key not in replaced)
     for key in sorted(rows.keys() - replaced, key=lambda key: (key in new_ids, last_uses.get(key, 0.0), present[key].modified, key)):
         if limit is None or size <= limit * _MOST_OF_LIMIT:

@@ -13,7 +13,7 @@ from compcache.formats.manifest import LINKED
 from compcache.hit.closures import HEAD, keep_sealed
 from compcache.hit.closures.validity import valid_parts
 from compcache.publish.locks import wait_lock
-from compcache.usage.ledger import read_ledger
+from compcache.usage.ledger import Uses
 from compcache.usage.snapshot import Slices
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def link_used(session: Session, func_name: str) -> tuple[str, ...]:
 def _functions_to_link(store: Store, func_name: str) -> list[str]:
     """Return the requested function, followed by the functions with imports that were loaded several times, the most used first."""
     counts: dict[bytes, int] = {}
-    for (key, _), (count, _) in read_ledger(store).uses.items():
+    for (_, key), count, _ in Uses(store, verify=True).sorted_uses():
         counts[key] = counts.get(key, 0) + count
     rows = (row for slice_ in Slices(store) for row in slice_.rows().values() if row.imports)
     names = {name for row in rows for name in row.names if counts.get(name_key(name), 0) >= _MIN_LOADS}

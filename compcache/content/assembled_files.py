@@ -7,17 +7,12 @@ import os
 from compcache.digest import digest
 from compcache.interrupts import suppress
 
-__all__ = ["assembled_files", "reads_files"]
+__all__ = ["assembled_files"]
 
 #: The beginning of both directives, for a quick search.
 _DIRECTIVE = ".inc"
 #: A directive in a line of LLVM assembly, and the file name after it, if it is a quoted text (GNU as, "Incbin").
 _INCLUSION = r"\.inc(?:bin|lude)\b(?:[ \t]*\\22(.*?)\\22)?"
-
-
-def reads_files(text: str) -> bool:
-    """Return whether inline assembly in LLVM assembly `text` includes files."""
-    return bool(assembled_files(text))
 
 
 def assembled_files(text: str) -> list[bytes]:

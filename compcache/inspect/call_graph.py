@@ -17,9 +17,8 @@ from compcache.inspect.descriptions import FunctionGraph, GraphNode
 from compcache.inspect.functions import unreadable_error
 from compcache.interrupts import reraise_interrupt
 from compcache.publish.module_lists import ModuleLists
-from compcache.publish.module_reader import ModuleSections, read_graph
+from compcache.publish.module_reader import ModuleSections, linked_closures, read_graph
 from compcache.usage import listings
-from compcache.usage.linked import linked_closures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -15,7 +15,7 @@ from compcache.hit.loader import Loader
 from compcache.hit.miss import miss_reason
 from compcache.identity import Difference, compare, label_of
 from compcache.inspect.functions import realizations
-from compcache.inspect.names import suggestion
+from compcache.inspect.names import stored_functions, suggestion
 from compcache.inspect.separate_state import SeparateState, find_separate_state
 from compcache.inspect.uncached import Refusal, read_refusals
 from compcache.interrupts import reraise_interrupt, suppress
@@ -232,17 +232,12 @@ def _read_identity_components(store: Store, modules: Mapping[bytes, object]) -> 
 
 def _functions_of_label(store: Store, func_name: str, label: str, progress: Progress | None) -> list[_Addition]:
     """Return the stored functions of a label except `func_name`, the latest first."""
-    from compcache.publish.module_lists import ModuleLists
-    from compcache.usage.snapshot import statuses_of
 
-    additions = []
-    for layer in (store, *store.layers):
-        lists = ModuleLists(layer, progress)
-        names_and_modules = [pair for prefix in (f"{label}\0", f"{label}(") for pair in lists.functions(prefix)]
-        pairs = [(name, module_id) for name, module_id in names_and_modules if name != func_name and _is_of_label(label_of(name), label)]
-        existing = statuses_of(layer, {module_id for _, module_id in pairs})
-        additions += [_Addition(existing[module_id].modified, name, module_id) for name, module_id in pairs if module_id in existing]
-    return sorted(additions, reverse=True)
+    def is_other(name: str) -> bool:
+        return name != func_name and _is_of_label(label_of(name), label)
+
+    functions = stored_functions(store, is_other, (f"{label}\0", f"{label}("), progress)
+    return sorted([_Addition(status.modified, name, module_id) for name, module_id, status in functions], reverse=True)
 
 
 def _overloads(store: Store, loader: Loader, func_name: str, additions: list[_Addition]) -> tuple[Overload, ...]:

@@ -12,11 +12,12 @@ from compcache.usage.snapshot import statuses_of
 from compcache.wording import join_first
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from compcache.store import Store
+    from compcache.usage.module_files import FileStatus, Progress
 
-__all__ = ["labelled", "labels_ending_in", "names_starting_with", "suggestion"]
+__all__ = ["labelled", "labels_ending_in", "names_starting_with", "stored_functions", "suggestion"]
 
 _T = TypeVar("_T")
 _MAX_COMPARED = 2_000  # names
@@ -34,7 +35,7 @@ def labelled(store: Store, label: str) -> tuple[str, ...]:
         label_of_name = label_of(name)
         return label_of_name == label or (prefix is not None and label_of_name == head and name.startswith(prefix))
 
-    return _stored_names(store, matches, *[f"{base}\0" for base in (label, head) if base])
+    return tuple(sorted({name for name, _, _ in stored_functions(store, matches, [f"{base}\0" for base in (label, head) if base])}))
 
 
 def labels_ending_in(store: Store, part: str) -> set[str]:
@@ -51,21 +52,23 @@ def labels_ending_in(store: Store, part: str) -> set[str]:
     matching = set[str]()
     for base in bases:
         labels = {label for label in (base, base.partition("(")[0]) if label == part or label.endswith(f".{part}")}
-        if not matching.issuperset(labels) and _stored_names(store, lambda _: True, f"{base}\0"):
+        if not matching.issuperset(labels) and any(True for _ in stored_functions(store, lambda _: True, [f"{base}\0"])):
             matching |= labels
     return matching
 
 
-def _stored_names(store: Store, select: Callable[[str], bool], *prefixes: str) -> tuple[str, ...]:
-    """Return the sorted names of stored functions that `select` accepts. Only functions whose bases begin with a prefix are considered."""
-    names: set[str] = set()
+def stored_functions(
+    store: Store, select: Callable[[str], bool], prefixes: Iterable[str], progress: Progress | None = None
+) -> Iterator[tuple[str, bytes, FileStatus]]:
+    """Yield the name, the module_id and the module's status of each stored function that `select` accepts.
+
+    Only functions whose bases begin with one of the `prefixes` are considered. See `ModuleLists` for `progress`.
+    """
     for layer in (store, *store.layers):
-        lists = ModuleLists(layer)
-        names_and_modules = chain.from_iterable(map(lists.functions, prefixes))
-        pairs = [(name, module_id) for name, module_id in names_and_modules if name not in names and select(name)]
+        names_and_modules = chain.from_iterable(map(ModuleLists(layer, progress).functions, prefixes))
+        pairs = [(name, module_id) for name, module_id in names_and_modules if select(name)]
         existing = statuses_of(layer, {module_id for _, module_id in pairs})
-        names.update([name for name, module_id in pairs if module_id in existing])
-    return tuple(sorted(names))
+        yield from [(name, module_id, existing[module_id]) for name, module_id in pairs if module_id in existing]
 
 
 def names_starting_with(store: Store, prefix: str, limit: int) -> list[str]:

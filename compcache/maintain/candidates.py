@@ -18,9 +18,9 @@ from compcache.directory.places import LAYERS
 from compcache.formats import known_faults
 from compcache.formats.manifest import LINKED
 from compcache.maintain.pins import pinned
-from compcache.maintain.policy import Criteria, Entry, Outside, Plan, cutoff, matcher, plan_prune
+from compcache.maintain.policy import Criteria, Entry, Outside, Plan, fresh_generations, matcher, plan_prune
+from compcache.publish.module_reader import linked_closures
 from compcache.store import is_ordered
-from compcache.usage.linked import linked_closures
 from compcache.usage.snapshot import statuses_of
 
 if TYPE_CHECKING:
@@ -37,8 +37,6 @@ __all__ = ["Census", "Chooser"]
 
 #: The factor by which the candidates grow if the first candidates did not suffice.
 _GROWTH = 2
-#: A common generation for all modules whose generation is not stale.
-_FRESH = object()
 _NO_NAMES = frozenset[str]()
 
 
@@ -97,7 +95,6 @@ class Chooser:
         self._spare = spare
         self._pins = frozenset(pinned(store))
         self._matches = matcher(policy.match)
-        self._criteria = Criteria(policy, now)
         self._linked = linked_closures(store)
         self._part_uses = self._read_last_uses_of_parts()
         self._targets: dict[tuple[object, ...], int] = {}
@@ -105,20 +102,21 @@ class Chooser:
         self._platforms: dict[int, tuple[Platform, _PlatformFacts]] = {}
         #: The names of all makers.
         self.makers: set[str] = set()
+        self._fresh = fresh_generations(self._all_entries(), policy, now) if policy.stale is not None else frozenset[object]()
+        self._criteria = Criteria(policy, now, self._fresh)
 
     def choose(self) -> Plan:
         """Return the plan of the prune. More candidates are read until they meet the limits, or are all modules."""
-        fresh = self._fresh_generations() if self._policy.stale is not None else frozenset()
         duplicates = self._possible_duplicates() if self._policy.duplicates else frozenset()
         size, count = self._excess_over_limits()
         by_recency = _ByRecency()
-        selected = {entry.module_id: entry for entry in self._all_entries() if self._select_or_offer(entry, fresh, duplicates, by_recency)}
+        selected = {entry.module_id: entry for entry in self._all_entries() if self._select_or_offer(entry, duplicates, by_recency)}
         while True:
             oldest, horizon = by_recency.oldest(size, count)
             relevant = selected | {module_id: by_recency.packs[module_id] for module_id in oldest if module_id in by_recency.packs}
             relevant.update(self._read_entries({*oldest, *self._linked, *self._slices.unlisted} - relevant.keys()))
             self._add_related(relevant)
-            plan = self._plan_and_clear(relevant, fresh, horizon)
+            plan = self._plan_and_clear(relevant, horizon)
             if not plan.exceeded or horizon == inf:
                 return plan
             size, count = size * _GROWTH, count * _GROWTH
@@ -130,19 +128,18 @@ class Chooser:
         count = census.modules - policy.max_modules if policy.max_modules is not None else 0
         return max(size, 0), max(count, 0)
 
-    def _plan_and_clear(self, relevant: dict[bytes, Entry], fresh: Container[object], horizon: float) -> Plan:
+    def _plan_and_clear(self, relevant: dict[bytes, Entry], horizon: float) -> Plan:
         """Return the policy's plan for the entries in `relevant`, and empty `relevant`.
 
-        The entries are the candidates and the modules that affect the decision. Code of the generations in `fresh` is not stale. Entries
-        used since `horizon` are not removed for a limit.
+        The entries are the candidates and the modules that affect the decision. Entries used since `horizon` are not removed for a limit.
         """
 
         def limit_to_candidates(entry: Entry) -> Entry:
-            """Return an entry whose parts omit existing modules that are not in `relevant`. `_FRESH` replaces a fresh generation."""
+            """Return an entry whose parts omit existing modules that are not in `relevant`."""
             if entry.parts:  # the closure's id stands for parts that are not candidates: an entry without parts is not a closure
                 parts = [part for part in entry.parts if part in relevant or not self._store.exists(part)]
                 entry = entry._replace(parts=(*parts, entry.module_id))
-            return entry._replace(generation=_FRESH) if entry.generation in fresh else entry
+            return entry
 
         self._mark_passed_over(relevant)
         self._mark_newest(relevant)
@@ -150,7 +147,7 @@ class Chooser:
         relevant.clear()  # otherwise a prune of many modules would keep a second table in memory
         modules = len(entries) - sum(entry.is_pack for entry in entries)
         size = sum(entry.size for entry in entries)
-        outside = Outside(self._census.size - size, self._census.modules - modules, horizon, _FRESH)
+        outside = Outside(self._census.size - size, self._census.modules - modules, horizon, self._fresh)
         return plan_prune(entries, self._policy, self._now, outside)
 
     def _mark_passed_over(self, relevant: dict[bytes, Entry]) -> None:
@@ -294,11 +291,11 @@ class Chooser:
         rows.update({module_id: slices.unlisted[module_id] for module_id in present if module_id in slices.unlisted})
         return {entry.module_id: entry for entry in self._entries_of(present, rows, self._uses.of(present).last_uses())}
 
-    def _select_or_offer(self, entry: Entry, fresh: Container[object], duplicates: Container[bytes], by_recency: _ByRecency) -> bool:
+    def _select_or_offer(self, entry: Entry, duplicates: Container[bytes], by_recency: _ByRecency) -> bool:
         """Return whether a criterion may select an entry. Otherwise add it to `by_recency`, the candidates for removal by a limit.
 
-        Entries with a known fault are selected. Pinned entries, and entries that `match` excludes, are neither selected nor added. Code of
-        the generations in `fresh` is not stale, and `duplicates` has the ids of possible duplicates.
+        Entries with a known fault are selected. Pinned entries, and entries that `match` excludes, are neither selected nor added.
+        `duplicates` has the ids of possible duplicates.
         """
         policy = self._policy
         if entry.fault:
@@ -306,19 +303,10 @@ class Chooser:
         if entry.pinned or (policy.match and not (entry.functions and all(map(self._matches, entry.functions)))):
             return False
         recency = min(max(entry.used, entry.created), self._now)
-        is_stale = policy.stale is not None and entry.generation not in fresh
-        if self._criteria.reason(entry, recency, is_stale=is_stale) or entry.module_id in duplicates:
+        if self._criteria.reason(entry, recency) or entry.module_id in duplicates:
             return True
         by_recency.add(recency, entry)
         return False
-
-    def _fresh_generations(self) -> frozenset[object]:
-        """Return the generations with a module that was used or added recently enough not to be stale."""
-        newest: dict[object, float] = {}
-        for entry in self._all_entries():
-            recency = min(max(entry.used, entry.created), self._now)
-            newest[entry.generation] = max(recency, newest.get(entry.generation, recency))
-        return frozenset([key for key, last_use in newest.items() if last_use >= cutoff(self._policy.stale, self._now)])
 
     def _possible_duplicates(self) -> frozenset[bytes]:
         """Return the ids of the modules that may realize the same functions as other modules, except removed modules.

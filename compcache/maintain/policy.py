@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from compcache.formats.makers import Maker
 
-__all__ = ["Criteria", "Entry", "Outside", "Plan", "PrunePolicy", "Removal", "cutoff", "matcher", "plan_prune"]
+__all__ = ["Criteria", "Entry", "Outside", "Plan", "PrunePolicy", "Removal", "fresh_generations", "matcher", "plan_prune"]
 
 
 _DURATIONS = ("unused_for", "older_than", "stale", "grace", "quarantine_for")
@@ -220,27 +220,25 @@ class Outside(NamedTuple):
         size: the total size of these modules in bytes.
         modules: the number of these modules.
         horizon: all of these modules were used after this time. Limits remove only modules that were last used before this time.
-        fresh: the generation that is known not to be stale.
+        fresh: the generations that are not stale (`fresh_generations` of all modules).
     """
 
     size: int = 0
     modules: int = 0
     horizon: float = inf
-    fresh: object = None
+    fresh: frozenset[object] = frozenset()
 
 
-_NOTHING = Outside()
-
-
-def plan_prune(entries: Sequence[Entry], policy: PrunePolicy, now: float, outside: Outside = _NOTHING) -> Plan:
+def plan_prune(entries: Sequence[Entry], policy: PrunePolicy, now: float, outside: Outside | None = None) -> Plan:
     """Return the plan of a prune.
 
     Args:
         entries: the modules of the cache, or a part of them.
         policy: the policy of the prune.
         now: the time from which ages count, in seconds since the epoch. Later times of creation and use count as now.
-        outside: a summary of the other modules, if `entries` are only a part of the modules.
+        outside: a summary of the other modules; None if `entries` are all modules.
     """
+    outside = Outside(fresh=fresh_generations(entries, policy, now)) if outside is None else outside
     faulty = [entry for entry in entries if entry.fault and not entry.pinned]  # look-ups do not use modules with a known fault
     faulty += _derived_closures(entries, {entry.module_id for entry in faulty})
     if faulty:
@@ -253,7 +251,7 @@ def plan_prune(entries: Sequence[Entry], policy: PrunePolicy, now: float, outsid
     population = _Population(entries, now)
     protected = population.protected_entries(policy)
     removable = _removable_entries(entries, policy, protected)
-    reasons = _select_by_criteria(population, policy, now, removable, outside.fresh)
+    reasons = _select_by_criteria(Criteria(policy, now, outside.fresh), population, removable)
     needed = population.keep_needed(reasons)
     if policy.duplicates:
         _add_duplicates(population, removable, reasons)
@@ -437,33 +435,32 @@ def _removable_entries(entries: Sequence[Entry], policy: PrunePolicy, protected:
     return [number for number in free if (functions := entries[number].functions) and all(map(matches, functions))]
 
 
-def _select_by_criteria(population: _Population, policy: PrunePolicy, now: float, removable: list[int], fresh: object) -> dict[int, str]:
-    """Return the entries that a criterion other than a limit selects, with the reason for each. The generation `fresh` is not stale."""
-    entries, reasons = population.entries, dict[int, str]()
-    stale = _stale_generations(population, policy, now, fresh)
-    criteria = Criteria(policy, now)
+def _select_by_criteria(criteria: Criteria, population: _Population, removable: list[int]) -> dict[int, str]:
+    """Return the entries that a criterion other than a limit selects, with the reason for each."""
+    reasons: dict[int, str] = {}
     for number in removable:
-        reason = criteria.reason(entries[number], population.used[number], is_stale=entries[number].generation in stale)
+        reason = criteria.reason(population.entries[number], population.used[number])
         if reason:
             reasons[number] = reason
     return reasons
 
 
 class Criteria:
-    """The criteria of a policy that concern single modules. The time `now` is in seconds since the epoch."""
+    """The criteria of a policy that concern single modules. The time `now` is in seconds since the epoch.
 
-    def __init__(self, policy: PrunePolicy, now: float) -> None:
+    If the policy has `stale`, code of the generations in `fresh` is not stale, and all other code is.
+    """
+
+    def __init__(self, policy: PrunePolicy, now: float, fresh: frozenset[object]) -> None:
+        self._fresh = fresh if policy.stale is not None else None
         self._matches_alone = policy.matches_alone
         self._makers = [Versions.parse(versions) for versions in policy.made_by]
-        self._unused_since = cutoff(policy.unused_for, now)
-        self._created_before = cutoff(policy.older_than, now)
+        self._unused_since = _cutoff(policy.unused_for, now)
+        self._created_before = _cutoff(policy.older_than, now)
         self._oldest_llvm = version_numbers(policy.min_llvm) if policy.min_llvm is not None else ()
 
-    def reason(self, entry: Entry, used: float, *, is_stale: bool) -> str:
-        """Return why an entry that was last used at the time `used` is removed (`Removal.reason`), or "" if no criterion selects it.
-
-        `is_stale` is whether the entry's generation (CPU, LLVM version and platform) is stale.
-        """
+    def reason(self, entry: Entry, used: float) -> str:
+        """Return why an entry that was last used at the time `used` is removed (`Removal.reason`), or "" if no criterion selects it."""
         if self._matches_alone:
             return "matched"
         if self._makers and any(versions.includes(maker) for versions in self._makers for maker in entry.makers):
@@ -472,25 +469,20 @@ class Criteria:
             return "unused"
         if entry.created < self._created_before:
             return "old"
-        if is_stale:
+        if self._fresh is not None and entry.generation not in self._fresh:
             return "stale"
         return "llvm" if self._oldest_llvm and entry.llvm and version_numbers(entry.llvm) < self._oldest_llvm else ""
 
 
-def cutoff(age: object, now: float) -> float:
+def _cutoff(age: object, now: float) -> float:
     """Return the time before which an entry is too old: `age` seconds before `now`, or minus infinity if `age` is None."""
     return now - age if isinstance(age, (int, float)) else float("-inf")
 
 
-def _stale_generations(population: _Population, policy: PrunePolicy, now: float, fresh: object) -> set[object]:
-    """Return the generations without a recently used entry, except `fresh`. None is stale if the policy does not remove stale code."""
-    if policy.stale is None:
-        return set()
-    newest: dict[object, float] = {}
-    for entry, last_use in zip(population.entries, population.recency, strict=True):
-        newest[entry.generation] = max(last_use, newest.get(entry.generation, last_use))
-    oldest = cutoff(policy.stale, now)
-    return {generation for generation, last_use in newest.items() if last_use < oldest and generation is not fresh}
+def fresh_generations(entries: Iterable[Entry], policy: PrunePolicy, now: float) -> frozenset[object]:
+    """Return the generations with an entry that was used or added recently enough not to be stale. `entries` are all modules."""
+    oldest = _cutoff(policy.stale, now)
+    return frozenset([entry.generation for entry in entries if min(max(entry.used, entry.created), now) >= oldest])
 
 
 def _add_duplicates(population: _Population, removable: list[int], reasons: dict[int, str]) -> None:

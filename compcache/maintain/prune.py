@@ -35,7 +35,7 @@ from compcache.publish.packs import clean_packs
 from compcache.publish.removal import remove_file
 from compcache.usage.ledger import Uses, fold, last_uses_since
 from compcache.usage.module_files import statuses_by_directory
-from compcache.usage.snapshot import PresentModules, Slices, seconds_of
+from compcache.usage.snapshot import PresentModules, Slices
 from compcache.usage.whole_directories import files_below, other_formats, remove_path, unused_bundles
 
 if TYPE_CHECKING:
@@ -132,19 +132,28 @@ def propose(
     damaged = [PrunedFile(store.module_path(key), size, "a damaged module without an index entry") for key, size in unindexed_damage]
     leftovers = (*find_leftovers(store, policy, now, uses.torn), *damaged)
     removed_ids = {removal.entry.module_id for removal in plan.removed}
-    report = _make_report(census.modules, census.size, policy, plan, leftovers, dry_run=True)
     unknown, makers = _unknown_makers(policy, chooser.makers)
-    indexed = tuple([module_id.hex() for module_id in sorted(unindexed.sound) if module_id not in removed_ids])
-    seconds = time.perf_counter() - started
-    report = dataclasses.replace(report, indexed=indexed, seconds=seconds, unknown_makers=unknown, known_makers=makers)
-    return PruneProposal(policy, plan, unindexed, uses, report, start_time, young)
+    report = PruneReport(
+        dry_run=True,
+        removed=(),
+        leftovers=leftovers,
+        needed=tuple([entry.module_id.hex() for entry in plan.needed]),
+        modules_before=census.modules,
+        size_before=census.size,
+        within_limits=True,
+        seconds=time.perf_counter() - started,
+        indexed=tuple([module_id.hex() for module_id in sorted(unindexed.sound) if module_id not in removed_ids]),
+        unknown_makers=unknown,
+        known_makers=makers,
+    )
+    return PruneProposal(policy, plan, unindexed, uses, _with_removals(report, policy, plan.removed), start_time, young)
 
 
 def _read_uses(store: Store, slices: Slices, now: float, *, folds: bool) -> Uses:
     """Return the statistics of all processes. With `folds`, fold the statistics files first."""
     if not folds:
         return Uses(store, verify=True)
-    uses, _counters = fold(store, seconds_of(store, slices.lists), now=now, present=PresentModules(slices))
+    uses, _counters = fold(store, slices.lists.seconds_of, now=now, present=PresentModules(slices))
     return uses
 
 
@@ -165,15 +174,10 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
     indexed: tuple[bytes, ...] = ()
     with suppress(OSError):  # the modules stay without index entries
         indexed = index_modules(store, [module_id for module_id in proposal.unindexed.sound if module_id not in removed_ids])
-    plan = proposal.plan._replace(removed=removed)
-    report = _make_report(planned.modules_before, planned.size_before, proposal.policy, plan, leftovers, dry_run=False)
-    return dataclasses.replace(
-        report,
-        indexed=tuple([module_id.hex() for module_id in indexed]),
-        seconds=planned.seconds + time.perf_counter() - started,
-        unknown_makers=planned.unknown_makers,
-        known_makers=planned.known_makers,
-    )
+    indexed_ids = tuple([module_id.hex() for module_id in indexed])
+    seconds = planned.seconds + time.perf_counter() - started
+    report = dataclasses.replace(planned, dry_run=False, leftovers=leftovers, indexed=indexed_ids, seconds=seconds)
+    return _with_removals(report, proposal.policy, removed)
 
 
 def _unknown_makers(policy: PrunePolicy, makers: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -183,24 +187,11 @@ def _unknown_makers(policy: PrunePolicy, makers: Collection[str]) -> tuple[tuple
     return tuple(unknown), tuple(sorted(makers)) if unknown else ()
 
 
-def _make_report(
-    modules: int, size: int, policy: PrunePolicy, plan: Plan, leftovers: tuple[PrunedFile, ...], *, dry_run: bool
-) -> PruneReport:
-    """Return the report of a prune that has removed the modules of a plan, and these leftovers; with `dry_run`, of a planned prune.
-
-    `modules` and `size` are the number of modules, and the size of modules and packs in bytes, before the prune.
-    """
-    report = PruneReport(
-        dry_run=dry_run,
-        removed=tuple([_row_of_removal(removal) for removal in plan.removed if not removal.entry.is_pack]),
-        removed_packs=tuple([_row_of_removal(removal) for removal in plan.removed if removal.entry.is_pack]),
-        leftovers=leftovers,
-        needed=tuple([entry.module_id.hex() for entry in plan.needed]),
-        modules_before=modules,
-        size_before=size,
-        within_limits=True,
-        seconds=0.0,
-    )
+def _with_removals(report: PruneReport, policy: PrunePolicy, removed: tuple[Removal, ...]) -> PruneReport:
+    """Return a report with these removals, and with whether the remaining modules are within the limits of the policy."""
+    modules = tuple([_row_of_removal(removal) for removal in removed if not removal.entry.is_pack])
+    packs = tuple([_row_of_removal(removal) for removal in removed if removal.entry.is_pack])
+    report = dataclasses.replace(report, removed=modules, removed_packs=packs)
     return dataclasses.replace(report, within_limits=not _exceeds_limit(policy, report.modules_after, report.size_after))
 
 

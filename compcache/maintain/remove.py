@@ -15,12 +15,12 @@ from compcache.interrupts import suppress
 from compcache.maintain.pins import pinned, unpin
 from compcache.maintain.prune import rewrite_index
 from compcache.publish.additions import merge
+from compcache.publish.module_reader import linked_closures
 from compcache.publish.open_segments import readable_segments
 from compcache.publish.packs import encode_pack, stored_packs
 from compcache.publish.removal import remove_file
 from compcache.publish.volumes import remove_orphaned_lists
 from compcache.publish.writer import publish_modules
-from compcache.usage.linked import linked_closures
 from compcache.usage.listings import parse_module_id
 from compcache.usage.snapshot import Excerpts
 from compcache.usage.whole_directories import remove_directory
@@ -62,7 +62,7 @@ def remove_functions(
         store.require_writable()
     gone: set[bytes] | None = set() if dry_run else None
     if derived:
-        linked = {name: _hexadecimal(_remove_linked(store, name, gone)) for name in names}
+        linked = {name: remove_linked(store, name, gone) for name in names}
         return {name: module_ids for name, module_ids in linked.items() if module_ids}, {}
     removed: dict[str, tuple[str, ...]] = {}
     taken: set[str] = set()
@@ -200,24 +200,21 @@ def remove_modules(store: Store, module_ids: list[bytes], gone: set[bytes] | Non
     return removed
 
 
-def remove_linked(store: Store, func_name: str | None) -> tuple[str, ...]:
+def remove_linked(store: Store, func_name: str | None, gone: set[bytes] | None = None) -> tuple[str, ...]:
     """Remove the linked closures of a function, or all linked closures if `func_name` is None. Return the module_ids of these closures.
 
-    Raise `StorageError` if the cache is read-only or a closure could not be removed, or `FormatError` if a closure's entry is damaged.
+    See `remove_modules` for `gone`. Raise `StorageError` if the cache is read-only or a closure could not be removed, or `FormatError` if a
+    closure's entry is damaged.
     """
-    store.require_writable()
-    return _hexadecimal(_remove_linked(store, func_name, None))
-
-
-def _remove_linked(store: Store, func_name: str | None, gone: set[bytes] | None) -> list[bytes]:
-    """Remove linked closures, or only plan it. See `remove_linked` and, for `gone`, `remove_modules`."""
+    if gone is None:
+        store.require_writable()
     closures = linked_closures(store)
     if func_name is None:
         linked = set(closures)
     else:
         linked = {module_id for module_id, entry in closures.items() if decode_closure(entry.data).label == func_name}
         linked |= closures.keys() & {module_id for module_id, _ in store.find_here(func_name, linked=True)}
-    return remove_modules(store, sorted(linked), gone)
+    return _hexadecimal(remove_modules(store, sorted(linked), gone))
 
 
 def _derived_closures(store: Store, removed: set[bytes]) -> list[bytes]:

@@ -10,7 +10,7 @@ from compcache.build.ir_text import read_values, with_symbols
 from compcache.build.large_data.variables import abridged
 from compcache.build.pic import aliases
 from compcache.build.trial import UNTRUSTED, try_in_child
-from compcache.content.assembled_files import reads_files
+from compcache.content.assembled_files import assembled_files
 from compcache.content.functions import Naming, name_functions, name_together
 from compcache.content.names import exported_as
 from compcache.content.visible import exported_names, names_without_llvm
@@ -49,7 +49,7 @@ def name_source(sealed: SealedSource) -> Naming:
     except CompileError:
         _require_not_file_name(source.ir)
         raise
-    if isinstance(source.ir, bytes) and reads_files(text):
+    if isinstance(source.ir, bytes) and assembled_files(text):
         raise CompileError(
             "compile(): the bitcode contains inline assembly that reads files (.incbin, .include): "
             "pass the module as LLVM assembly text instead"

@@ -43,7 +43,7 @@ from compcache.publish.scratch import Scratch
 from compcache.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable, Iterator
+    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 
     from compcache.formats.index import Segment
     from compcache.formats.sorted_keys import Item
@@ -542,7 +542,7 @@ class ModuleLists:
 
     def module_ids(self, prefix: bytes = b"") -> Iterator[bytes]:
         """Yield the module_ids of listed modules that begin with a prefix, sorted."""
-        return (key[1:] for key, _ in self._items_between(b"m" + prefix, b"m" + prefix + _AFTER_ALL))
+        return (key[1:] for key, _ in self._starting_with(b"m" + prefix))
 
     def rows(self, module_ids: Iterable[bytes]) -> dict[bytes, Row]:
         """Return the rows of listed modules, without the entries of packs. Modules that are not listed are left out."""
@@ -557,19 +557,28 @@ class ModuleLists:
                 missing = [module_id for module_id in missing if module_id not in rows]
         return rows
 
+    def seconds_of(self, module_ids: Sequence[bytes]) -> dict[bytes, float]:
+        """Return the compile times of modules in seconds, from the lists, or else from the modules. Unreadable modules are left out.
+
+        Raise `StorageError` if a module cannot be read at the moment (`SHORTAGES`).
+        """
+        rows: dict[bytes, Row | None] = dict(self.rows(module_ids))
+        rows.update({module_id: module_rows.read_row(self.store, module_id) for module_id in module_ids if module_id not in rows})
+        return {module_id: row.seconds for module_id, row in rows.items() if row is not None}
+
     def rows_of_directory(self, first_byte: int) -> dict[bytes, Row]:
         """Return the rows of the modules whose ids begin with this byte, without the entries of packs."""
-        start, end = _module_keys(first_byte)
+        prefix = b"m%c" % first_byte
         rows: dict[bytes, Row] = {}
         for module_list in self._lists:
-            items = module_list.between(start, end)
+            items = module_list.between(prefix, prefix + _AFTER_ALL)
             while batch := [(key[1:], value) for key, value in islice(items, _ROWS_PER_BATCH)]:
                 rows.update(self._decode_rows(module_list, [(module_id, value) for module_id, value in batch if module_id not in rows]))
         return rows
 
     def requirements_of_directory(self, first_byte: int) -> Iterator[tuple[bytes, bytes]]:
         """Yield (required module_id, module_id of the entry) for the entries of data that require a module in this directory."""
-        for key, _ in self._items_between(b"r%c" % first_byte, b"r%b" % _next_byte(first_byte)):
+        for key, _ in self._starting_with(b"r%c" % first_byte):
             yield key[1 : DIGEST_SIZE + 1], _module_of(key)
 
     def has_imports(self) -> bool:
@@ -609,16 +618,6 @@ class ModuleLists:
             stored = next(filter(None, (module_list.find(b"a" + digest) for module_list in self._lists)), b"")
             platform = self._platforms[digest] = module_rows.decode_platform(stored)
         return platform
-
-
-def _module_keys(first_byte: int) -> tuple[bytes, bytes]:
-    """Return the range of keys for modules whose ids begin with this byte: the first key, and the first key after the range."""
-    return b"m%c" % first_byte, b"m%b" % _next_byte(first_byte)
-
-
-def _next_byte(byte: int) -> bytes:
-    """Return bytes that sort after all keys that begin with this byte."""
-    return bytes([byte + 1]) if byte < 0xFF else _AFTER_ALL  # noqa: PLR2004 - a byte
 
 
 def _decode_name(data: bytes) -> str:

@@ -9,20 +9,24 @@ import stat
 from typing import TYPE_CHECKING, Any, Self
 
 from compcache.directory.module_file import ModuleFile
-from compcache.errors import FormatError
+from compcache.errors import CompcacheError, FormatError
 from compcache.files import read_at
+from compcache.formats.entry import decode_entry, index_name
 from compcache.formats.footer import FOOTER_SIZE, decode_footer
 from compcache.formats.graph import decode_graph, decode_notes
+from compcache.formats.linked import KIND, NAME
 from compcache.formats.manifest import NeedsRecord, decode_needs
+from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from compcache.formats.entry import EntryRecord
     from compcache.formats.footer import Footer
     from compcache.formats.graph import ModuleGraph
     from compcache.store import Store
 
-__all__ = ["ModuleSections", "needs_of", "read_graph", "read_notes"]
+__all__ = ["ModuleSections", "linked_closures", "needs_of", "read_graph", "read_notes"]
 
 #: The bytes at the end of a file that are read at once.
 _TAIL = 1 << 13
@@ -108,3 +112,14 @@ def read_notes(module: ModuleFile) -> dict[str, Any]:
         return decode_notes(module.read(footer.content, footer.notes))
     except FormatError:
         return {}
+
+
+def linked_closures(store: Store) -> dict[bytes, EntryRecord]:
+    """Return the describing entry of each linked closure, by the closure's module_id. Unreadable closures are left out."""
+    closures = {}
+    for module_id, offset in store.find_all(index_name(KIND, NAME)):
+        with suppress(CompcacheError, OSError), store.open_module(module_id) as file:
+            entry = decode_entry(file.read_record(offset))
+            if (entry.kind, entry.name) == (KIND, NAME):
+                closures[module_id] = entry
+    return closures

@@ -14,7 +14,6 @@ from compcache.errors import FormatError
 from compcache.formats.footer import intact_footer
 from compcache.formats.table_writer import table_parts
 from compcache.formats.volume import MAGIC, NAME_SIZE, Volume, encode_removed
-from compcache.interrupts import reraise_interrupt
 from compcache.publish.atomic_file import make_directories, publish
 from compcache.publish.removal import append, unlink
 from compcache.publish.scratch import Scratch
@@ -122,7 +121,8 @@ def _find_removed(store: Store, sources: Scratch, volumes: Sequence[Volume]) -> 
 
     Raise `StorageError` if the directory cannot be read.
     """
-    removed_by_volume = [volume.removed_ids() if _path_exists(store, store.path(VOLUMES, volume.name)) else None for volume in volumes]
+    existing = store.present_names(store.directory(VOLUMES)) if volumes else ()
+    removed_by_volume = [volume.removed_ids() if volume.name in existing else None for volume in volumes]
     gone_ids = []
     for first_byte, rows in groupby(map(_SOURCE.unpack, sources.pieces(_SOURCE.size)), key=lambda row: row[0][0]):
         present = {module_id_of(name) for name in store.present_names(store.path(MODULES, f"{first_byte:02x}"))}
@@ -135,16 +135,6 @@ def _find_removed(store: Store, sources: Scratch, volumes: Sequence[Volume]) -> 
             if is_gone:
                 gone_ids.append(module_id)
     return gone_ids
-
-
-def _path_exists(store: Store, path: str) -> bool:
-    """Return whether a path exists. Raise `OSError` if that cannot be determined."""
-    try:
-        store.files.stat(path)
-    except FileNotFoundError as error:
-        reraise_interrupt(error)
-        return False
-    return True
 
 
 def _choose_dictionary(samples: list[bytes]) -> bytes:

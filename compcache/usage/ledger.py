@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     #: Returns the compile times of modules in seconds, by module_id.
     SecondsOf = Callable[[Sequence[bytes]], Mapping[bytes, float]]
 
-__all__ = ["Ledger", "Uses", "fold", "fold_long", "fold_small", "last_uses_since", "read_ledger", "zero_counters"]
+__all__ = ["Ledger", "Uses", "fold", "fold_long", "fold_small", "last_uses_since", "zero_counters"]
 
 _MAX_FILE = 1 << 31  # bytes
 #: How often the files are opened again if others were sealed or folded meanwhile.
@@ -73,16 +73,17 @@ SETTLED_SECONDS = 60.0
 
 
 class Ledger(NamedTuple):
-    """The sum of all statistics files.
+    """The uses of modules, and the misses of functions, in memory. `uses` has (count, last use) by (name key, module_id)."""
 
-    `counters` are by (hour, name). `uses` are by (name key, module_id), as (count, last use). `files` has the sizes of the readable files
-    in bytes, by name, including files that are not added up, because another file contains them. `torn` are the names of damaged files.
-    """
-
-    counters: dict[tuple[int, str], float]
     uses: dict[tuple[bytes, bytes], tuple[int, float]]
-    files: dict[str, int]
-    torn: tuple[str, ...]
+
+    def counts(self) -> dict[bytes, int]:
+        """Return the number of uses of the functions in each module, by module_id. Modules without uses are absent."""
+        counts: dict[bytes, int] = {}
+        for (key, module_id), (count, _) in self.uses.items():
+            if key != LOADS_KEY and module_id != MISSES_ID:
+                counts[module_id] = counts.get(module_id, 0) + count
+        return counts
 
     def last_uses(self) -> dict[bytes, float]:
         """Return the time of the last use of each module."""
@@ -112,11 +113,6 @@ def _has_size(store: Store, name: str, size: int | None) -> bool:
     with suppress(OSError):
         return store.files.stat(store.path(STATISTICS, name)).st_size == size
     return False
-
-
-def read_ledger(store: Store) -> Ledger:
-    """Return the sum of all statistics files, in memory."""
-    return Uses(store, verify=True).ledger()
 
 
 class Uses:
@@ -187,12 +183,6 @@ class Uses:
             for key, (count, last_use) in sorted(self._short[module_id].items()):
                 yield (module_id, key), count, last_use
 
-    def between(self, start: bytes, end: bytes) -> Ledger:
-        """Return a ledger with only the uses of modules with `start` <= module_id < `end`."""
-        return Ledger(
-            {}, {(key, module_id): (count, last_use) for (module_id, key), count, last_use in self.sorted_uses(start, end)}, {}, ()
-        )
-
     def of_directory(self, first_byte: int) -> dict[bytes, tuple[int, float]]:
         """Return the number of uses and the time of the last use of each module whose module_id begins with `first_byte`."""
         totals: dict[bytes, tuple[int, float]] = {}
@@ -204,8 +194,8 @@ class Uses:
         return totals
 
     def ledger(self) -> Ledger:
-        """Return the sum of all statistics files as a ledger, which is held in memory."""
-        return Ledger(self.counters, self.between(b"", _AFTER_ALL).uses, self.files, self.torn)
+        """Return all uses and misses as a ledger, which is held in memory."""
+        return Ledger({(key, module_id): (count, last_use) for (module_id, key), count, last_use in self.sorted_uses()})
 
     def of(self, module_ids: Iterable[bytes], missed: Iterable[bytes] = ()) -> Ledger:
         """Return a ledger with only the uses of these modules, and the misses of functions with these name keys."""
@@ -230,7 +220,7 @@ class Uses:
             for file in self._long:
                 for key, use in file.uses_of(MISSES_ID, name):
                     add(key, MISSES_ID, use)
-        return Ledger({}, uses, {}, ())
+        return Ledger(uses)
 
     def counters_with_loads(self, seconds_of: SecondsOf, now: float) -> dict[tuple[int, str], float]:
         """Return the counters, with the loads and the seconds that they saved. Hours more than `_HOURLY` before `now` are merged into days.

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from compcache.digest import name_key
 from compcache.formats import host
 from compcache.formats.manifest import LINK_ONLY
-from compcache.formats.statistics import LOADS_KEY, MISSES_ID
 from compcache.images.kinds import is_known
 from compcache.interrupts import reraise_interrupt
 from compcache.publish.module_lists import base_of
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "describe_module", "functions", "functions_of", "listed_functions", "listed_modules", "look_over_all", "modules",
-    "modules_of", "parse_module_id", "read_parts_and_entries", "uses_by_module",
+    "modules_of", "parse_module_id", "read_parts_and_entries",
 ]  # fmt: skip
 
 _NEVER = (0, 0.0)
@@ -75,7 +74,7 @@ def _modules_in(store: Store, overview: Overview) -> list[ModuleSummary]:
     """Return the modules of an overview except packs, sorted by module_id."""
     present, rows, ledger = overview
     last_uses, _ = _last_uses(ledger, rows)
-    return list(_summaries(store, present, rows, uses_by_module(ledger), last_uses))
+    return list(_summaries(store, present, rows, ledger.counts(), last_uses))
 
 
 def _summaries(
@@ -134,8 +133,7 @@ def describe_module(store: Store, module_id: str) -> ModuleSummary:
     if row is None:
         raise FileNotFoundError(f"the cache {store.root} has no module {module_id} that can be read: modules() lists its modules")
     ledger = Uses(store).of([key])
-    counts = [count for (name, used_id), (count, _) in ledger.uses.items() if used_id == key and name != LOADS_KEY]
-    uses = sum(counts), ledger.last_uses().get(key, 0.0)
+    uses = ledger.counts().get(key, 0), ledger.last_uses().get(key, 0.0)
     return _summary_of_row(row, size, modified, _platform_problem(store, row.platform), uses, holder.source)
 
 
@@ -245,7 +243,7 @@ def _functions_in(store: Store, overview: Overview, select: Callable[[str], obje
     present, rows, ledger = overview
     directories = (store.source,)
     last_uses, imported = _last_uses(ledger, rows)
-    counts, missed = uses_by_module(ledger), ledger.misses()
+    counts, missed = ledger.counts(), ledger.misses()
     by_name: dict[str, FunctionSummary] = {}
     duplicates: dict[str, list[FunctionSummary]] = {}
     problem_of = _Problems(store)
@@ -290,15 +288,6 @@ def _merge_copies(copies: list[FunctionSummary]) -> FunctionSummary:
         last_used=max(copy.last_used for copy in copies),
         directories=directories,
     )
-
-
-def uses_by_module(ledger: Ledger) -> dict[bytes, int]:
-    """Return the number of uses of the functions in each module, by module_id. Modules without uses are absent."""
-    counts: dict[bytes, int] = {}
-    for (key, module_id), (count, _) in ledger.uses.items():
-        if key != LOADS_KEY and module_id != MISSES_ID:
-            counts[module_id] = counts.get(module_id, 0) + count
-    return counts
 
 
 def _last_uses(ledger: Ledger, rows: Mapping[bytes, Row]) -> tuple[dict[bytes, float], dict[str, float]]:

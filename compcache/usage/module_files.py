@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     #: Called now and then with the numbers of read modules and of all modules.
     Progress = Callable[[int, int], object]
 
-__all__ = ["FileStatus", "files_of_directory", "list_modules", "modules_by_directory", "statuses_by_directory"]
+__all__ = ["FileStatus", "files_of_directory", "modules_by_directory", "statuses_by_directory"]
 
 
 class FileStatus(NamedTuple):
@@ -31,13 +31,11 @@ class FileStatus(NamedTuple):
 _status: Callable[[tuple[int, float]], FileStatus] = partial(tuple.__new__, FileStatus)
 
 
-def list_modules(store: Store, progress: Progress | None = None) -> dict[bytes, FileStatus]:
-    """Return the status of every module, by module_id. The total given to `progress` is an estimate."""
-    return {module_id: status for _, statuses in modules_by_directory(store, progress) for module_id, status in statuses.items()}
-
-
 def modules_by_directory(store: Store, progress: Progress | None = None) -> Iterator[tuple[int, dict[bytes, FileStatus]]]:
-    """Yield the modules of one directory at a time: the first byte of their module_ids, and their statuses by module_id, in order."""
+    """Yield the modules of one directory at a time: the first byte of their module_ids, and their statuses by module_id, in order.
+
+    The total given to `progress` is an estimate.
+    """
     count, names, present = 0, store.fans(), set(store.directories())
     for number, name in enumerate(names):
         files = files_of_directory(store, name) if name in present else {}

@@ -16,18 +16,18 @@ from compcache.digest import name_key
 from compcache.interrupts import reraise_interrupt
 from compcache.publish.module_lists import ListCounts, ModuleLists, base_of
 from compcache.publish.module_rows import read_row
-from compcache.usage.ledger import Uses, fold_long, read_ledger
+from compcache.usage.ledger import Uses, fold_long
 from compcache.usage.module_files import FileStatus, modules_by_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from compcache.publish.module_rows import Row, RowEntry
     from compcache.store import Store
-    from compcache.usage.ledger import Ledger, SecondsOf
+    from compcache.usage.ledger import Ledger
     from compcache.usage.module_files import Progress
 
-__all__ = ["Excerpts", "Overview", "PresentModules", "Slice", "Slices", "count_modules", "look_over", "seconds_of", "statuses_of"]
+__all__ = ["Excerpts", "Overview", "PresentModules", "Slice", "Slices", "count_modules", "look_over", "statuses_of"]
 
 #: The maximum number of modules that are counted exactly.
 _MAX_COUNTED = 4096
@@ -54,7 +54,7 @@ def look_over(store: Store, progress: Progress | None = None) -> Overview:
         present.update(slice_.present)
         rows.update(slice_.rows())
     _fill_packs(rows, slices.lists.all_entries())
-    return Overview(present, rows, read_ledger(store))
+    return Overview(present, rows, Uses(store, verify=True).ledger())
 
 
 class Slices:
@@ -131,21 +131,6 @@ class PresentModules:
             self._first, self._present = (current_slice.first, current_slice.present) if current_slice is not None else (1 << 8, {})
         status = self._present.get(module_id) if self._first == first_byte else None
         return -1 if status is None else status.size
-
-
-def seconds_of(store: Store, lists: ModuleLists) -> SecondsOf:
-    """Return a function that returns the compile times of modules in seconds, without unreadable modules."""
-
-    def seconds(module_ids: Sequence[bytes]) -> dict[bytes, float]:
-        """Return the compile times of modules, from the module lists, or else from the modules themselves. Unreadable ones are left out.
-
-        Raise `StorageError` if a module cannot be read at the moment (`SHORTAGES`).
-        """
-        rows: dict[bytes, Row | None] = dict(lists.rows(module_ids))
-        rows.update({module_id: read_row(store, module_id) for module_id in module_ids if module_id not in rows})
-        return {module_id: row.seconds for module_id, row in rows.items() if row is not None}
-
-    return seconds
 
 
 def count_modules(store: Store, progress: Progress | None = None) -> ListCounts:
@@ -245,7 +230,7 @@ class Excerpts:
             for (_, lists), selection in searches:
                 self._add_entries(lists, selection, module_ids)
         for ((_, lists), selection), layer_rows in zip(searches, rows, strict=True):
-            selection.module_ids |= {module_id for module_id, _ in selection.entries}
+            selection.module_ids.update([module_id for module_id, _ in selection.entries])
             layer_rows.update(lists.rows(selection.module_ids - layer_rows.keys()))
             _fill_packs(layer_rows, [(module_id, entry) for (module_id, _), entry in selection.entries.items()])
             if not self._uses.is_empty:
@@ -265,7 +250,7 @@ class Excerpts:
         """Add to `selection` all modules of the functions that own selected parts. Return the rows of the selected modules."""
         rows = lists.rows(selection.module_ids)
         for owner in {base_of(row.part_of) for row in rows.values() if row.part_of}:
-            selection.module_ids |= lists.module_ids_of_bases(owner, owner)
+            selection.module_ids.update(lists.module_ids_of_bases(owner, owner))
         rows.update(lists.rows(selection.module_ids - rows.keys()))
         return rows
 
@@ -283,15 +268,14 @@ class Excerpts:
             selection.entries.update(_by_location(lists.entries(base, base)))
 
 
-class _Selection:
+class _Selection(NamedTuple):
     """The modules and the entries of packs to read. Entries are by module_id and offset.
 
     Entries in modules need only the module_id, because rows contain them.
     """
 
-    def __init__(self, module_ids: set[bytes], entries: dict[tuple[bytes, int], RowEntry | None]) -> None:
-        self.module_ids = module_ids
-        self.entries = entries
+    module_ids: set[bytes]
+    entries: dict[tuple[bytes, int], RowEntry | None]
 
 
 def _by_location(entries: Iterable[tuple[bytes, RowEntry | None]]) -> Iterator[tuple[tuple[bytes, int], RowEntry | None]]:

@@ -43,13 +43,9 @@ def in_order(
     runs: list[Iterator[tuple[Any, int, Summary]]] = []
     while run := sorted(islice(keyed, _RUN), key=order, reverse=reverse):
         is_only_run = len(run) < _RUN and not runs
-        runs.append(iter(run) if is_only_run else _spill_run(run))
+        packed = (pack((key, number, _TYPES.index(type(row)), row)) for key, number, row in run)
+        runs.append(iter(run) if is_only_run else _read_run(Scratch(packed)))
     return islice(map(row_of, heapq.merge(*runs, key=order, reverse=reverse)), limit)
-
-
-def _spill_run(run: list[tuple[Any, int, Summary]]) -> Iterator[tuple[Any, int, Summary]]:
-    """Write a sorted run to a temporary file, and return an iterator that reads it."""
-    return _read_run(Scratch(pack((key, number, _TYPES.index(type(row)), row)) for key, number, row in run))
 
 
 def _read_run(scratch: Scratch) -> Iterator[tuple[Any, int, Summary]]:

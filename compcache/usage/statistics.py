@@ -14,7 +14,7 @@ from compcache.interrupts import reraise_interrupt
 from compcache.publish.module_lists import ModuleLists
 from compcache.usage.ledger import Uses, fold, fold_long, zero_counters
 from compcache.usage.limits import effective_limit
-from compcache.usage.snapshot import PresentModules, Slices, count_modules, seconds_of
+from compcache.usage.snapshot import PresentModules, Slices, count_modules
 from compcache.usage.summaries import CacheStats, RemoteStats, StatsPeriod
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def cache_stats(store: Store, max_size: int | None, since: float | None = None, 
     """
     counts = count_modules(store, progress)
     slices = Slices(store, progress)
-    _, counters = fold(store, seconds_of(store, slices.lists), now=time.time(), present=PresentModules(slices), force=True)
+    _, counters = fold(store, slices.lists.seconds_of, now=time.time(), present=PresentModules(slices), force=True)
     totals, start = _sum_counters(counters, since)
 
     def count_of(counter: str) -> int:
@@ -130,7 +130,7 @@ def history(store: Store, since: float | None = None, progress: Progress | None 
     Raise `TypeError` if `since` is not a time.
     """
     fold_long(store)
-    counters = Uses(store).counters_with_loads(seconds_of(store, ModuleLists(store, progress, recover=False)), time.time())
+    counters = Uses(store).counters_with_loads(ModuleLists(store, progress, recover=False).seconds_of, time.time())
     first_hour = _first_hour(since)
     hours: dict[int, dict[str, float]] = {}
     for (hour, name), value in counters.items():

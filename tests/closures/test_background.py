@@ -17,8 +17,8 @@ from compcache import Cache, ModuleSource, frontend
 from compcache.closures import background
 from compcache.closures.used import link_used
 from compcache.formats.host import platform_name
+from compcache.publish.module_reader import linked_closures
 from compcache.signing.keys import generate_key
-from compcache.usage.linked import linked_closures
 
 if TYPE_CHECKING:
     from pathlib import Path

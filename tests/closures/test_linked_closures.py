@@ -17,8 +17,8 @@ from compcache.build import codegen
 from compcache.directory.places import CLOSURES
 from compcache.hit.closures import MAGIC, seal
 from compcache.images.linkers.find import find_linker
+from compcache.publish.module_reader import linked_closures
 from compcache.signing.keys import generate_key
-from compcache.usage.linked import linked_closures
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from helpers import adder, caller, run_fresh
 from compcache import Cache, ModuleSource
 from compcache.formats.linked import decode_closure
 from compcache.frontend import find
-from compcache.usage.linked import linked_closures
+from compcache.publish.module_reader import linked_closures
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,8 +13,8 @@ from helpers import adder, caller, sum_of
 from test_addresses import SOURCES
 
 from compcache import Cache, CompcacheError, Identity, ModuleSource, PrunePolicy, UndefinedSymbolError
+from compcache.publish.module_reader import linked_closures
 from compcache.signing.keys import generate_key
-from compcache.usage.linked import linked_closures
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -30,8 +30,8 @@ from compcache.publish.index_rebuild import rebuild_index
 from compcache.publish.module_lists import ModuleLists
 from compcache.store import Store
 from compcache.usage import ledger
-from compcache.usage.module_files import list_modules, statuses_by_directory
-from compcache.usage.snapshot import Slices, seconds_of
+from compcache.usage.module_files import modules_by_directory, statuses_by_directory
+from compcache.usage.snapshot import Slices
 
 if TYPE_CHECKING:
     import os
@@ -63,7 +63,7 @@ def test_modules_that_move_to_volumes_are_found(cache: Cache, directory: Path, w
     modules = {bytes.fromhex(cache.add_module(ModuleSource(adder(name, 1)))) for name in "fgh"}
     questions: dict[str, Callable[[Store], Iterable[bytes]]] = {
         "of_all": Store.module_ids,
-        "of_files": list_modules,
+        "of_files": lambda store: [module_id for _, found in modules_by_directory(store) for module_id in found],
         "of_changed": lambda store: [module_id for found in statuses_by_directory(store) for module_id in found],
     }
     query, others = Volumes._query_readable, [cache]
@@ -263,7 +263,7 @@ def compact(place: Path, built: BuiltModule) -> None:
 
 def fold(place: Path, _: BuiltModule | None = None) -> None:
     store = Store(str(place))
-    ledger.fold(store, seconds_of(store, Slices(store).lists), now=1e10)
+    ledger.fold(store, Slices(store).lists.seconds_of, now=1e10)
 
 
 def change_everything(place: Path, built: BuiltModule) -> None:

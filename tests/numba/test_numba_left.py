@@ -213,6 +213,7 @@ def caller(x):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["new", "called", "declared"])
 def test_stored_code_contains_no_code_of_numbas_own_cache(tmp_path: Path, case: str) -> None:
     """Plain Numba runs the old code of a callee with declared signatures, which it loads with the module."""
@@ -235,6 +236,7 @@ def test_stored_code_contains_no_code_of_numbas_own_cache(tmp_path: Path, case: 
     }[case]
 
 
+@pytest.mark.slow
 def test_a_caller_of_a_function_in_numbas_own_cache_is_stored(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write(p=CALLS_NUMBAS)

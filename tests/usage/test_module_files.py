@@ -11,7 +11,7 @@ from helpers import adder, module_file
 
 from compcache import Cache, ModuleSource, PrunePolicy
 from compcache.store import Store
-from compcache.usage.module_files import list_modules
+from compcache.usage.module_files import modules_by_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ def modules(cache: Cache) -> list[str]:
 
 def look(directory: Path) -> set[str]:
     """The modules that are found."""
-    found = list_modules(Store(str(directory)))
+    found = {key: status for _, statuses in modules_by_directory(Store(str(directory))) for key, status in statuses.items()}
     sizes = {module_file(directory, key.hex()).stat().st_size == status.size for key, status in found.items()}
     assert sizes == {True}
     return {key.hex() for key in found}
@@ -44,7 +44,7 @@ def test_who_asks_for_many_files_hears_how_far_it_is(modules: list[str], directo
     store = Store(str(directory))
     fans = len({module_id[:2] for module_id in modules})
     for calls in (fans, fans):
-        list_modules(store, lambda done, total: heard.append((done, total)))
+        list(modules_by_directory(store, lambda done, total: heard.append((done, total))))
         assert len(heard) == calls
         assert [done for done, _ in heard] == sorted(done for done, _ in heard)
         assert all(0 < done <= total <= len(modules) ** 2 for done, total in heard)

@@ -24,7 +24,7 @@ from compcache.publish import module_lists
 from compcache.store import Store
 from compcache.usage import ledger as folding_module
 from compcache.usage import snapshot as counting
-from compcache.usage.ledger import fold, fold_small, read_ledger
+from compcache.usage.ledger import Uses, fold, fold_small
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,7 +104,7 @@ def test_a_program_that_asks_often_writes_one_line(directory: Path) -> None:
         recorder.missed(NotCachedError("absent", func_name="f"))
     recorder.flush()
     assert sum(path.stat().st_size for path in (directory / "stats").iterdir()) < 500
-    assert list(read_ledger(Store(str(directory))).misses().values()) == [5000]
+    assert list(Uses(Store(str(directory))).ledger().misses().values()) == [5000]
 
 
 def test_misses_are_forgotten_a_month_after_the_last(directory: Path) -> None:
@@ -117,7 +117,7 @@ def test_misses_are_forgotten_a_month_after_the_last(directory: Path) -> None:
     for number in range(2):
         (directory / "stats" / f"1-{number}.stats1").write_bytes(encode_stats({}, uses, [f"made-of-{number}"]))
     fold(Store(str(directory), trust=True), lambda module_ids: dict.fromkeys(module_ids, 1.0), now=now, present=())
-    assert read_ledger(Store(str(directory), trust=True)).misses() == {b"n" * 16: 8}
+    assert Uses(Store(str(directory), trust=True)).ledger().misses() == {b"n" * 16: 8}
 
 
 def test_history_is_the_statistics_by_hour(cache: Cache, directory: Path) -> None:
@@ -213,8 +213,8 @@ def test_nothing_is_lost_wherever_another_thread_writes_out_the_same_events(dire
             sys.settrace(before)
     recorder.flush()
     assert rounds > 20
-    ledger = read_ledger(Store(str(directory)))
-    totals = {name: value for (_, name), value in ledger.counters.items()}
+    uses = Uses(Store(str(directory)))
+    totals = {name: value for (_, name), value in uses.counters.items()}
     assert totals == {"start": 1, "events": 3 * rounds}
 
 
@@ -228,8 +228,8 @@ def test_who_comes_second_to_make_the_directory_of_statistics_loses_no_count(dir
     recorder = Recorder(Tree(FaultyFiles(directory, plan=other_is_faster), str(directory)), str(directory))
     recorder.count("events")
     recorder.flush()
-    ledger = read_ledger(Store(str(directory)))
-    assert sum(ledger.counters.values()) == 1
+    uses = Uses(Store(str(directory)))
+    assert sum(uses.counters.values()) == 1
 
 
 @pytest.mark.slow
@@ -320,7 +320,7 @@ def test_zeroing_forgets_the_counters_but_not_when_things_were_used(cache: Cache
     stats = cache.stats()
     assert (stats.hits, stats.compilations, stats.saved_seconds, stats.loads) == (0, 0, 0.0, 0)
     assert stats.since >= started - 1
-    used = read_ledger(Store(str(directory))).last_uses()[bytes.fromhex(module_id)]
+    used = Uses(Store(str(directory))).ledger().last_uses()[bytes.fromhex(module_id)]
     assert started - 60 < used <= started
     run_fresh(directory, HIT)
     assert cache.stats().hits == 1
@@ -349,7 +349,7 @@ def fill(directory: Path, hosts: int = 6) -> Store:
 
 
 def hits(store: Store) -> float:
-    return sum(value for (_, name), value in read_ledger(store).counters.items() if name == "hits")
+    return sum(value for (_, name), value in Uses(store).counters.items() if name == "hits")
 
 
 @pytest.fixture
@@ -438,7 +438,7 @@ def test_torn_batches_and_strange_files_do_not_count(directory: Path) -> None:
     (directory / "stats" / "strange.stats1").write_bytes(b"CCSTATS1 and then rubbish")
     (directory / "stats" / "empty.stats1").write_bytes(b"")
     assert hits(store) == 2
-    assert read_ledger(store).torn == ("strange.stats1",)
+    assert Uses(store, verify=True).torn == ("strange.stats1",)
 
 
 def test_a_sum_survives_the_round_trip_and_no_damage_goes_unnoticed() -> None:

@@ -13,6 +13,7 @@ from compcache.formats.entry import index_name
 from compcache.formats.index import NUMBER_SIZE, STAMP_SIZE
 from compcache.formats.table import all_entries
 from compcache.interrupts import reraise_interrupt, suppress
+from compcache.publish.index_rebuild import rebuild_index
 from compcache.publish.open_segments import readable_segments
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def _count_unverified(state: CheckState, segments: list[Segment]) -> int:
 
 def _repair_index(state: CheckState, missing: _Differences, stale: int, damaged: dict[str, str]) -> None:
     """Report the problems of the index, after rebuilding the index if repair is requested."""
-    is_rebuilt = state.repair and _try_rebuild(state)
+    is_rebuilt = state.try_repair(rebuild_index, state.store)
     advice = "the index was rebuilt" if is_rebuilt else "run check with repair to rebuild the index"
     root = state.store.root
     for name, reason in damaged.items():
@@ -198,13 +199,3 @@ def _repair_index(state: CheckState, missing: _Differences, stale: int, damaged:
     if stale:
         message = f"the index of {root} has entries of removed modules ({stale}), which only take space; {advice}"
         state.report("stale", root, message, note=True, repaired=is_rebuilt)
-
-
-def _try_rebuild(state: CheckState) -> bool:
-    """Rebuild the index, and return whether this was possible."""
-    from compcache.publish.index_rebuild import rebuild_index
-
-    with suppress(OSError, FormatError):
-        rebuild_index(state.store)
-        return True
-    return False

@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING
 
 from compcache.directory.places import MODULES, PLACES, QUARANTINE, VOLUMES, module_id_of
-from compcache.interrupts import suppress
 from compcache.maintain.checks.state import DIRECTORIES
 from compcache.maintain.policy import PrunePolicy
 from compcache.maintain.prune import clear_leftovers, find_leftovers
@@ -51,21 +50,18 @@ def _check_volumes(state: CheckState) -> None:
             store.volumes.of_directory(fan)  # reads all tables, and records damage
     for name, reason in list(store.volumes.damaged.items()):
         path = store.path(VOLUMES, name)
-        is_repaired = state.repair and _try_repair_volume(store, name)
+        is_repaired = state.try_repair(_repair_volume, store, name)
         advice = "its readable modules were saved" if is_repaired else "run check with repair to save its readable modules"
         state.report("damaged", path, f"{path} cannot be used completely: {reason}; {advice}", repaired=is_repaired)
 
 
-def _try_repair_volume(store: Store, name: str) -> bool:
-    """Copy the readable modules of a volume into a new volume, and move the old file to quarantine. Return False if that fails."""
+def _repair_volume(store: Store, name: str) -> None:
+    """Copy the readable modules of a volume into a new volume, and move the old file to quarantine. Raise `OSError` if that fails."""
     volume = store.volumes.known(name)
-    with suppress(OSError):
-        if volume is not None:
-            write_volume(store, contents_of(volume), [volume])
-        move_to_quarantine(store, store.path(VOLUMES, name))
-        store.volumes.close()
-        return True
-    return False
+    if volume is not None:
+        write_volume(store, contents_of(volume), [volume])
+    move_to_quarantine(store, store.path(VOLUMES, name))
+    store.volumes.close()
 
 
 def _unknown_files(store: Store) -> Iterator[str]:

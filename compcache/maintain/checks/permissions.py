@@ -13,7 +13,6 @@ from compcache.maintain.checks.state import DIRECTORIES
 
 if TYPE_CHECKING:
     from compcache.maintain.checks.state import CheckState
-    from compcache.store import Store
 
 __all__ = ["check_permissions"]
 
@@ -44,17 +43,9 @@ def _check_directory(state: CheckState, path: str, status: os.stat_result) -> No
     elif status.st_uid not in (os.getuid(), 0):
         state.report("permissions", path, f"{path} belongs to user {status.st_uid}, whose code would run as yours; change the owner")
     elif mode & 0o022:
-        is_repaired = state.repair and _try_set_mode(state.store, path, DIRECTORY_MODE)
+        is_repaired = state.try_repair(state.store.files.chmod, path, DIRECTORY_MODE)
         if is_repaired:
             message = f"other users could write to {path} (mode {mode:04o}); the mode was changed to {DIRECTORY_MODE:04o}"
         else:
             message = f"other users can write to {path} (mode {mode:04o}); run 'chmod go-w {path}', or run check with repair"
         state.report("permissions", path, message, repaired=is_repaired)
-
-
-def _try_set_mode(store: Store, path: str, mode: int) -> bool:
-    """Set the mode of a file. Return False if that fails."""
-    with suppress(OSError):
-        store.files.chmod(path, mode)
-        return True
-    return False

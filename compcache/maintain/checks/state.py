@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from compcache.directory.places import PLACES
-from compcache.errors import CompcacheError
+from compcache.errors import CompcacheError, FormatError
 from compcache.interrupts import suppress
 from compcache.maintain.report_types import Finding
 from compcache.publish.module_lists import SortedItems
@@ -16,7 +16,7 @@ from compcache.usage.snapshot import Slice, Slices
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from compcache.store import Store
     from compcache.usage.module_files import FileStatus, Progress
@@ -85,6 +85,14 @@ class CheckState:
         severity = "note" if note else "error"
         self.findings.append(Finding(self.step, kind, severity, subject, message, repaired))
 
+    def try_repair(self, repair: Callable[..., object], *arguments: object) -> bool:
+        """Call a function that repairs something, if repair is requested. Return whether it was called, and did not fail."""
+        with suppress(OSError, FormatError):
+            if self.repair:
+                repair(*arguments)
+                return True
+        return False
+
     def report_unusable(self, module_id: bytes, error: Exception) -> None:
         """Report a module that cannot be used, and exclude it from later steps. A module that no longer exists is not reported.
 
@@ -113,7 +121,7 @@ class CheckState:
 
     def _quarantine(self, kind: str, module_id: bytes, reason: str) -> None:
         """Report a module, after moving it to quarantine if repair is requested, and exclude it from later steps."""
-        is_moved = self.repair and _try_move_to_quarantine(self.store, self.store.module_path(module_id))
+        is_moved = self.try_repair(move_to_quarantine, self.store, self.store.module_path(module_id))
         if is_moved:
             advice = "the module was moved to quarantine"
         else:
@@ -130,11 +138,3 @@ class CheckState:
     def is_realized(self, name: str) -> bool:
         """Return whether a module that exists now realizes a function, also if the module was added during the check."""
         return any(self.store.exists(module_id) for module_id, _ in self.store.find_all(name))
-
-
-def _try_move_to_quarantine(store: Store, path: str) -> bool:
-    """Move a file to quarantine. Return False if that fails."""
-    with suppress(OSError):
-        move_to_quarantine(store, path)
-        return True
-    return False

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from compcache.interrupts import suppress
+from compcache.numba.fingerprints.code_digest import names_in_code
 from compcache.numba.fingerprints.state import copy_function
-from compcache.numba.lazy.stand_ins import LazyObject, names_in_code, numbas_object
+from compcache.numba.lazy.stand_ins import LazyObject, numbas_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,16 +11,32 @@ from compcache.numba.registered.code_reads import Reads, reads_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
-__all__ = ["bits_of", "defaults_of", "digest_and_reads", "plain_name", "replaced_defaults_reason", "reported_file"]
+__all__ = [
+    "bits_of", "code_and_nested", "defaults_of", "digest_and_reads", "names_in_code", "plain_name", "replaced_defaults_reason",
+    "reported_file",
+]  # fmt: skip
 
 _SIZE = 16
 #: A flag of all functions. When Numba calls a function under a profiler, it removes the flag from the code object.
 _OPTIMIZED = 1
 #: A weak reference to each code object, its digest and its reads, by id, because different code objects may compare equal.
 _codes: dict[int, tuple[Any, bytes, Reads]] = {}
+
+
+def code_and_nested(code: python_types.CodeType) -> Iterator[python_types.CodeType]:
+    """Yield a code object, and the code objects in it: of functions, classes and comprehensions."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, python_types.CodeType):
+            yield from code_and_nested(constant)
+
+
+def names_in_code(code: python_types.CodeType) -> set[str]:
+    """Return the global names and the attributes that a code object and its nested code objects name."""
+    return {name for part in code_and_nested(code) for name in part.co_names}
 
 
 def digest_and_reads(code: python_types.CodeType) -> tuple[bytes, Reads]:

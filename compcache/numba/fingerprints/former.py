@@ -14,13 +14,14 @@ from _weakref import ref  # importing `weakref` is slow
 from types import CellType
 
 from compcache.interrupts import suppress
+from compcache.numba.fingerprints.code_digest import names_in_code
 from compcache.numba.registered import record_copy
 from compcache.numba.registered.code_reads import MISSING, cells_of
 from compcache.numba.registered.library import is_generator_module, is_library_function, is_library_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from types import CodeType
     from typing import Any
 
@@ -60,7 +61,7 @@ class _KeptValues:
 
     def __init__(self, code: CodeType, calls: int) -> None:
         self.code = code
-        self.names = set(_names_in(code))
+        self.names = names_in_code(code)
         self.calls = calls
         self.items = _MAX_ITEMS
         self.globals: dict[str, Former] = {}
@@ -225,14 +226,6 @@ def changed_attributes(function: Any, copies: dict[Any, Any]) -> list[tuple[Any,
         if former is not MISSING and present is not MISSING and not _is_same(former, present):
             rows.append((owner, name, former, present))
     return rows
-
-
-def _names_in(code: CodeType) -> Iterator[str]:
-    """Yield the names of globals and attributes in a code object and its nested code objects."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, type(code)):
-            yield from _names_in(constant)
 
 
 def _own_attributes(owner: Any) -> dict[str, Any]:

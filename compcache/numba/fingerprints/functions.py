@@ -12,7 +12,7 @@ from opcode import opmap
 
 from compcache.digest import blake2b
 from compcache.numba.fingerprints import COMPILED, RUN
-from compcache.numba.fingerprints.code_digest import digest_and_reads, plain_name, reported_file
+from compcache.numba.fingerprints.code_digest import code_and_nested, digest_and_reads, plain_name, reported_file
 from compcache.numba.fingerprints.stand_ins import is_declared_as, is_module_of_generators, reads_object_mode
 from compcache.numba.fingerprints.values import is_defined_by_text
 from compcache.numba.registered.code_reads import MISSING, cells_of, is_part_of_hash, resolve, returned_functions
@@ -111,15 +111,7 @@ def _differs_between_processes(function: Any, variable: str) -> bool:
 
 def _all_attributes(code: python_types.CodeType) -> tuple[str, ...]:
     """Return the names of all attributes that a code object and its nested code objects read."""
-    names = dict.fromkeys(digest_and_reads(code)[1].attributes)
-    for nested in _nested_code(code):
-        names.update(dict.fromkeys(_all_attributes(nested)))
-    return tuple(names)
-
-
-def _nested_code(code: python_types.CodeType) -> list[python_types.CodeType]:
-    """Return the code objects directly within a code object: of functions, classes and comprehensions."""
-    return [constant for constant in code.co_consts if isinstance(constant, python_types.CodeType)]
+    return tuple(dict.fromkeys([name for part in code_and_nested(code) for name in digest_and_reads(part)[1].attributes]))
 
 
 def _feed_code(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
@@ -147,7 +139,7 @@ def _feed_code(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any
 def _feed_nested_code(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
     """Feed the nested code objects. A function that an overload returns counts as compiled, unless it contains object mode."""
     compiled = returned_functions(code) if walk.is_overload and code is walk.compiled.__code__ else ()
-    for nested in _nested_code(code):
+    for nested in [constant for constant in code.co_consts if isinstance(constant, python_types.CodeType)]:
         if nested not in compiled or reads_object_mode(_chains_of(walk, nested, namespace)):
             _feed_code(walk, nested, namespace, name)
             continue

@@ -12,7 +12,7 @@ import sys
 import types
 
 from compcache.digest import blake2b
-from compcache.numba.fingerprints.code_digest import digest_and_reads
+from compcache.numba.fingerprints.code_digest import code_and_nested, digest_and_reads
 from compcache.numba.registered.code_reads import MISSING, cells_of, functions_in_member, resolve
 from compcache.numba.registered.library import has_own_code, is_generator_module, is_library_module, is_made_by_library
 from compcache.numba.registered.reviewed import DIFFERING_VALUES
@@ -134,13 +134,10 @@ def _objects_used_by(value: Any) -> Iterator[Any]:
 
 def _globals_of(code: types.CodeType, namespace: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the globals to which the attribute chains in a code object and its nested code objects refer, with their names."""
-    for chain in digest_and_reads(code)[1].chains:
+    for chain in [chain for part in code_and_nested(code) for chain in digest_and_reads(part)[1].chains]:
         value, at = resolve(chain, namespace)
         if value is not MISSING:
             yield ".".join(chain[:at]), value
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _globals_of(constant, namespace)
 
 
 def _is_followed(value: Any) -> bool:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "COPIED_ATTRIBUTES", "LazyObject", "LazyWrapper", "are_decorators_replaced", "is_probe", "names_in_code", "numba_decorator",
+    "COPIED_ATTRIBUTES", "LazyObject", "LazyWrapper", "are_decorators_replaced", "is_probe", "numba_decorator",
     "numbas_object", "original", "prange", "real_numba", "record_replaced_decorators", "replace_stand_ins",
 ]  # fmt: skip
 
@@ -99,6 +99,8 @@ def are_decorators_replaced() -> bool:
 
 def replace_stand_ins(function: Any) -> None:
     """Replace stand-ins by Numba objects in the globals and closure variables that a function names. Unassigned variables are skipped."""
+    from compcache.numba.fingerprints.code_digest import names_in_code
+
     namespace = function.__globals__
     for name in names_in_code(function.__code__):
         value = namespace.get(name)
@@ -108,12 +110,6 @@ def replace_stand_ins(function: Any) -> None:
         with suppress(ValueError):  # an empty cell
             if _is_stand_in(cell.cell_contents):
                 cell.cell_contents = _original_of(cell.cell_contents)
-
-
-def names_in_code(code: Any) -> set[str]:
-    """Return the global names and the attributes that a code object and its nested code objects name."""
-    inner = [names_in_code(constant) for constant in code.co_consts if type(constant) is type(code)]
-    return set(code.co_names).union(*inner)
 
 
 def _is_stand_in(value: Any) -> bool:

@@ -12,8 +12,7 @@ from compcache.cli.completion import complete_files
 from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.output import Column, ProgressBar, is_terminal, plural, print_message, print_rows, short_id, size_text
 from compcache.cli.session import Session, pass_session
-from compcache.cli.source_errors import common_error_lines, error_lines
-from compcache.cli.sources import Reading, read_commands
+from compcache.cli.sources import Reading, common_error_lines, error_lines, read_commands
 from compcache.errors import CompcacheError, CompileError, LinkError
 from compcache.frontend import list_groups
 from compcache.identity import encodable
