@@ -394,9 +394,40 @@ _READING_A_CHANGED_ARRAY = """
 """
 
 
+#: The program replaces arrays that are too large for Numba to copy, directly and in a tuple. Numba keeps them alive.
+_REPLACING_LARGE_ARRAYS = """
+    import sys
+    import warnings
+    import numpy as np
+    from DECORATORS import njit
+
+    warnings.simplefilter("ignore")  # Numba's own cache warns about such arrays
+    EDITION, TABLE, PAIR = int(sys.argv[1]), np.ones(200000), (np.ones(200000), 3)
+
+    @njit(cache=True)
+    def helper(x):
+        return x + TABLE.shape[0] + TABLE[1] + PAIR[0].shape[0] + PAIR[0][1] + PAIR[1]
+
+    @njit(cache=True)
+    def caller(x):
+        return helper(x)
+
+    answers = [caller(1.5)]
+    TABLE, PAIR = np.full(300000, 5.0), (np.full(300000, 7.0), 4)
+
+    @njit(cache=True)
+    def later(x):
+        return helper(x), EDITION
+
+    print(repr(repr([*answers, later(1.5)])))
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", usual_modes("run"))
-@pytest.mark.parametrize("source", [_READING_LAYOUTS, _READING_A_CHANGED_ARRAY], ids=["layouts", "changed"])
+@pytest.mark.parametrize(
+    "source", [_READING_LAYOUTS, _READING_A_CHANGED_ARRAY, _REPLACING_LARGE_ARRAYS], ids=["layouts", "changed", "large"]
+)
 def test_former_arrays_are_as_they_were(tmp_path: Path, uncached: Callable[..., str], mode: str, source: str) -> None:
     programs = Programs(tmp_path, source)
     for edition in ("1", "1", "2"):

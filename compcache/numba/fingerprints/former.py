@@ -2,8 +2,9 @@
 
 Without a cache, this process would have compiled the callees of a loaded function, and run the implementations that it uses, before the
 values changed. Values of plain types, arrays that Numba copies into code, and small containers of plain values are copied, also in tuples.
-Other objects are referred to weakly; functions, classes and objects of Numba's classes live as long as the dispatcher of the function that
-reads them (`keep_objects`). Attributes of the program's classes and objects are kept, too.
+Other arrays are kept alive, as by Numba, whose code reads their elements at each call. Other objects are referred to weakly; functions,
+classes and objects of Numba's classes live as long as the dispatcher of the function that reads them (`keep_objects`). Attributes of the
+program's classes and objects are kept, too.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class _KeptValues:
             items = [self.keep(item, owners) for item in tuple.__iter__(value)]
             return lambda copies: _former_tuple(cls, [item(copies) for item in items])
         copied = _copy_array(value)
-        if cls in _PLAIN or copied is not value:
+        if cls in _PLAIN or _is_array(value):
             return lambda _: copied
         data = _marshalled(value)
         if data is not None:
@@ -262,9 +263,9 @@ def _is_same(former: Any, present: Any) -> bool:
         return True
     if type(former) is not type(present):
         return False
-    if _is_array(former):
-        forms = [(array.dtype, array.shape, array.strides, array.flags.writeable, array.tobytes()) for array in (former, present)]
-        return bool(forms[0] == forms[1])
+    if _is_array(former):  # one that is not copied is another array
+        forms = ((array.dtype, array.shape, array.strides, array.flags.writeable, array.tobytes()) for array in (former, present))
+        return _is_copied(former) and bool(next(forms) == next(forms))
     if issubclass(type(former), tuple):
         return tuple.__len__(former) == tuple.__len__(present) and all(map(_is_same, tuple.__iter__(former), tuple.__iter__(present)))
     if type(former) in _PLAIN:
@@ -274,11 +275,7 @@ def _is_same(former: Any, present: Any) -> bool:
 
 def _copy_array(value: Any) -> Any:
     """Return a copy of an array that Numba copies into code; any other value itself. Code reads elements of other arrays at each call."""
-    if not _is_array(value):
-        return value
-    from compcache.numba.registered.program_arrays import is_copied  # most starts do not need it
-
-    if not is_copied(value):
+    if not _is_array(value) or not _is_copied(value):
         return value
     shared = _copies.get(id(value), lambda: None)()
     if shared is not None and _is_same(shared, value):
@@ -291,6 +288,13 @@ def _copy_array(value: Any) -> Any:
     with suppress(TypeError):  # a scalar of NumPy cannot be referred to weakly
         _copies[id(value)] = ref(copied)
     return copied
+
+
+def _is_copied(array: Any) -> bool:
+    """Return whether Numba copies a global array into code."""
+    from compcache.numba.registered.program_arrays import is_copied  # most starts do not need it
+
+    return is_copied(array)
 
 
 def _marshalled(value: Any) -> bytes | None:
