@@ -14,6 +14,7 @@ from compcache.errors import FormatError, LinkerError, UndefinedSymbolError
 from compcache.formats.host import platform_name
 from compcache.images import platform_symbols
 from compcache.images.elf import patching, reading
+from compcache.images.elf.objects import table_object
 from compcache.images.elf.parts import is_elf
 from compcache.images.libraries import advice_on_runtime_library
 from compcache.images.linkers.find import find_linker, find_linkers, is_named
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from compcache.images.archives import Archive
+    from compcache.images.elf.objects import DistanceTable
     from compcache.images.libraries import Library
     from compcache.images.linkers.find import Linker
 
@@ -36,13 +38,11 @@ _ASSEMBLY_ADVICE = "pass a function that only assembly names as an operand, or a
 
 
 class EntryObjects(NamedTuple):
-    """The objects of a module's table and of its entry points, and the symbols of these; empty if the module's own object has all.
-
-    The table is the first, so that it is at the start of the image's data.
-    """
+    """The objects of a module's entry points, their symbols, and the module's table; empty if the module's own object contains these."""
 
     codes: tuple[bytes, ...] = ()
     symbols: tuple[str, ...] = ()
+    table: DistanceTable | None = None
 
 
 class ModuleImage(NamedTuple):
@@ -83,7 +83,7 @@ def make_image(
 
     Args:
         obj: the object of a module.
-        entries: the objects of its table and of its entry points. Only a shared object can have them.
+        entries: the objects of its entry points, their symbols, and the module's table. Only a shared object can have them.
         export: the one symbol that the image exports.
         weak: the symbols that may stay undefined.
         imports: the symbols whose addresses are filled in when code is loaded. Only a shared object can have them.
@@ -142,8 +142,8 @@ def _write_shared(obj: bytes, entries: EntryObjects, references: _References, *,
     """Return the image that the package itself writes, without a linker. See `shared.write` for the exceptions."""
     _, platform, named, always = references
     image, places, libc = shared.write(
-        [*entries.codes, obj], export=export, optional={*references.undefined}.difference(always), platform=platform, named=named,
-        imports=imports,
+        [obj, *entries.codes], export=export, optional={*references.undefined}.difference(always), platform=platform, named=named,
+        imports=imports, table=entries.table,
     )  # fmt: skip
     return ModuleImage(image, shared.KIND, places, libc, None)
 
@@ -155,9 +155,9 @@ def _link_shared(
     """Return the image that a linker makes. See `shared.make` for the exceptions."""
     _, platform, named, always = references
     plain, names = patching.rename_versioned(patching.weaken_undefined(obj, keep=[*always, *entries.symbols]))
-    codes = [patching.rename_undefined(code, names) for code in entries.codes]
+    tables = [patching.rename_undefined(table_object(entries.table), names)] if entries.table else []
     image, places = shared.make(
-        [*codes, plain], linker, export=export, platform=platform, named=named, libraries=libraries, imports=imports,
+        [plain, *tables, *entries.codes], linker, export=export, platform=platform, named=named, libraries=libraries, imports=imports,
         may_be_missing=weak,
     )  # fmt: skip
     return ModuleImage(image, shared.KIND, places, shared.requires(image), linker)

@@ -27,7 +27,7 @@ from compcache.formats.graph import encode_graph
 from compcache.formats.host import platform_name
 from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.images import platform_symbols
-from compcache.images.elf.objects import table_object
+from compcache.images.elf.objects import DistanceTable
 from compcache.images.elf.parts import is_elf, object_symbols
 from compcache.images.elf.patching import move_definitions
 from compcache.images.elf.reading import undefined_symbols, users_of
@@ -145,9 +145,8 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
         completed = move_definitions(completed, table.renamed) if table.renamed else completed
         _require_symbols(completed, table.symbols)
         names = table_symbols_of(table.symbols, table.points, table.slots)
-        table_code = table_object(known.elf_machine, TABLE_SYMBOL, table_head(table.key, len(names)), names, distance)
-        entry_codes = _entry_objects(table.points, request.level)
-        entry_objects = EntryObjects((table_code, *entry_codes), tuple(symbols_of_entries(table.points)))
+        constant = DistanceTable(known.elf_machine, TABLE_SYMBOL, table_head(table.key, len(names)), names, distance)
+        entry_objects = _entry_objects(table.points, request.level)._replace(table=constant)
     machine_code = Code(text, allowed, definitions, prepared.aliases, compiled)
     return translated(
         requires=requirements_of(machine_code, prepared.exports, [*startup, *constructors.functions()], request.machine),
@@ -305,14 +304,15 @@ def _encode_symbols(definitions: Mapping[str, Definition], entries: Entries, pre
     return encode_graph(with_inlined(symbol_nodes(definitions, names, prepared.resolution, signatures), prepared.inlined))
 
 
-def _entry_objects(points: tuple[EntryPoint, ...], level: int) -> list[bytes]:
+def _entry_objects(points: tuple[EntryPoint, ...], level: int) -> EntryObjects:
     """Return objects with entry points for any processor of the architecture. The objects are cached, because modules share entry points.
 
     Up to `_MAX_SEPARATE` entry points have separate objects. More entry points are compiled together (`_objects_of`), because each object
     takes LLVM two milliseconds and the linker one.
     """
     groups = [(point,) for point in points] if len(points) <= _MAX_SEPARATE else [points]
-    return [data for group in groups for data in _objects_of(group, level)]
+    objects = [data for group in groups for data in _objects_of(group, level)]
+    return EntryObjects(tuple(objects), tuple(symbols_of_entries(points)))
 
 
 @lru_cache(maxsize=512)

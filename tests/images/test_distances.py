@@ -16,10 +16,11 @@ from test_writer import linked, on_x86, run, written
 from compcache.arch.known import KNOWN, architecture
 from compcache.errors import FormatError
 from compcache.formats.host import platform_name
-from compcache.images.elf.objects import table_object
+from compcache.images.elf.objects import DistanceTable, table_object
 from compcache.images.elf.parts import ET_REL, names_and_sections, object_symbols, read_sections
 from compcache.images.elf.patching import move_definitions
 from compcache.images.elf.reading import undefined_symbols
+from compcache.images.writer.write import write_shared
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +46,11 @@ _DISTANCE = architecture(platform_name()).relocations.distance or 0
 
 def table(names: tuple[str, ...] = _NAMES) -> bytes:
     """The object with a table."""
-    return table_object(architecture(platform_name()).elf_machine, "check", _HEAD, names, _DISTANCE)
+    return table_object(distances(names))
+
+
+def distances(names: tuple[str, ...]) -> DistanceTable:
+    return DistanceTable(architecture(platform_name()).elf_machine, "check", _HEAD, names, _DISTANCE)
 
 
 def offsets(image: bytes, count: int) -> tuple[int, tuple[int, ...]]:
@@ -72,8 +77,17 @@ def test_a_load_finds_the_table_beside_the_headers() -> None:
     """A page of code or constants that a load reads would be a page of each process."""
     code = "@v = hidden global i64 0\n@constants = constant [2000 x i64] [" + ", ".join(["i64 7"] * 2000) + "]\n"
     code += "define ptr @first() {\n" + "  store volatile i64 1, ptr @v\n" * 2000 + "  ret ptr @constants\n}\n"
-    image = written(table(("first",)), code)
+    image, *_ = write_shared([compile_object(code)], export="check", optional=(), imports=(), providers={}, table=distances(("first",)))
     assert image.index(_HEAD) < 4096 < len(image) // 8
+
+
+@pytest.mark.parametrize("names", [_NAMES, ("elsewhere",), ("first",)])
+def test_the_writer_adds_what_is_in_the_object(names: tuple[str, ...]) -> None:
+    codes = compile_object(_CODE), compile_object(_ELSEWHERE)
+    image, *_ = write_shared(codes, export="check", optional=(), imports=(), providers={}, table=distances(names))
+    start, found = offsets(image, len(names))
+    first = ctypes.CFUNCTYPE(ctypes.c_int64)(start + found[0])
+    assert first() == (9 if names[0] == "elsewhere" else 1)
 
 
 @on_x86

@@ -6,51 +6,69 @@ Layout: System V gABI, chapter 4.
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.images.elf.parts import ET_REL, RELOCATION, SHF_ALLOC, SHT_PROGBITS, SHT_RELA, SHT_SYMTAB, STB_GLOBAL, SYMBOL, StringTable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["SHF_INFO_LINK", "elf_object", "table_object"]
+__all__ = ["SHF_INFO_LINK", "STT_OBJECT", "STV_HIDDEN", "STV_PROTECTED", "TABLE_SECTION", "DistanceTable", "elf_object", "table_object"]
 
-_TABLE_SECTION, _WORD = ".rodata.compcache", 4  # the size of a distance
+TABLE_SECTION = ".rodata.compcache"
+_WORD = 4  # the size of a distance, in bytes
 _FILE_HEADER = Struct("<16sHHIQQQIHHHHHH")
 _SECTION_HEADER = Struct("<IIQQQQIIQQ")
 _IDENT = b"\x7fELF\x02\x01\x01"
 SHF_INFO_LINK = 0x40
-_SHT_STRTAB, _STT_OBJECT, _STV_HIDDEN, _STV_PROTECTED = 3, 1, 2, 3
+_SHT_STRTAB = 3
+STT_OBJECT, STV_HIDDEN, STV_PROTECTED = 1, 2, 3
 
 
-def table_object(machine: int, symbol: str, head: bytes, names: Sequence[str], kind: int) -> bytes:
-    """Return an object with one constant: `head`, then the distances from the constant's start to symbols, four bytes each.
+class DistanceTable(NamedTuple):
+    """A constant: `head`, then the distances from the constant's start to symbols, four bytes each.
 
-    Args:
+    Attributes:
         machine: the ELF number of the architecture.
         symbol: the name of the constant, which becomes a protected symbol.
         head: the first bytes of the constant, a multiple of four.
-        names: the symbols in the order of their distances. They become hidden undefined symbols, which other objects have to define.
+        names: the symbols in the order of their distances. Symbols of other objects become hidden undefined symbols.
         kind: the type of the relocations that store a distance in four bytes.
     """
-    size = len(head) + _WORD * len(names)
+
+    machine: int
+    symbol: str
+    head: bytes
+    names: Sequence[str]
+    kind: int
+
+    def size(self) -> int:
+        """Return the size of the constant, in bytes."""
+        return len(self.head) + _WORD * len(self.names)
+
+    def relocations(self, numbers: Mapping[str, int]) -> Iterator[tuple[int, int, int, int]]:
+        """Yield the constant's relocations as (offset, type, symbol, addend). `numbers` has the numbers of the symbols by name."""
+        for offset, name in zip(range(len(self.head), self.size(), _WORD), self.names, strict=True):
+            yield offset, self.kind, numbers[name], offset  # the addend makes the distance relative to the constant's start
+
+
+def table_object(table: DistanceTable) -> bytes:
+    """Return an object that contains a table alone."""
     strings = StringTable()
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names), 2)}
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(table.names), 2)}
     symbols = [
         bytes(SYMBOL.size),
-        SYMBOL.pack(strings.add(symbol), STB_GLOBAL << 4 | _STT_OBJECT, _STV_PROTECTED, 1, 0, size),
-        *[SYMBOL.pack(strings.add(name), STB_GLOBAL << 4, _STV_HIDDEN, 0, 0, 0) for name in numbers],
+        SYMBOL.pack(strings.add(table.symbol), STB_GLOBAL << 4 | STT_OBJECT, STV_PROTECTED, 1, 0, table.size()),
+        *[SYMBOL.pack(strings.add(name), STB_GLOBAL << 4, STV_HIDDEN, 0, 0, 0) for name in numbers],
     ]
-    relocations = [  # the addend makes the distance relative to the constant's start
-        RELOCATION.pack(offset, kind, numbers[name], offset) for offset, name in zip(range(len(head), size, _WORD), names, strict=True)
-    ]
+    relocations = [RELOCATION.pack(*relocation) for relocation in table.relocations(numbers)]
     sections = (
-        (_TABLE_SECTION, SHT_PROGBITS, SHF_ALLOC, head.ljust(size, b"\0"), 0, 0, 16, 0),
-        (f".rela{_TABLE_SECTION}", SHT_RELA, SHF_INFO_LINK, b"".join(relocations), 4, 1, 8, RELOCATION.size),
+        (TABLE_SECTION, SHT_PROGBITS, SHF_ALLOC, table.head.ljust(table.size(), b"\0"), 0, 0, 16, 0),
+        (f".rela{TABLE_SECTION}", SHT_RELA, SHF_INFO_LINK, b"".join(relocations), 4, 1, 8, RELOCATION.size),
         (".note.GNU-stack", SHT_PROGBITS, 0, b"", 0, 0, 1, 0),
         (".symtab", SHT_SYMTAB, 0, b"".join(symbols), 5, 1, 8, SYMBOL.size),
     )
-    return elf_object(machine, sections, strings)
+    return elf_object(table.machine, sections, strings)
 
 
 def elf_object(machine: int, sections: Sequence[tuple[str, int, int, bytes, int, int, int, int]], strings: StringTable) -> bytes:

@@ -22,6 +22,7 @@ from compcache.wording import join_first
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from compcache.images.elf.objects import DistanceTable
     from compcache.images.linkers.find import Linker
 
 __all__ = ["KIND", "LOADED", "NoSharedObjectError", "SharedObject", "is_comparable", "make", "requires", "write"]
@@ -53,16 +54,18 @@ def write(
     platform: Collection[str],
     named: Mapping[str, str],
     imports: Collection[str],
+    table: DistanceTable | None = None,
 ) -> SharedObject:
     """Write a shared object without a linker.
 
     Args:
-        objects: the objects of the table and of the entry points, then the object of the module.
+        objects: the object of the module, then the objects of its entry points.
         export: the one symbol that the image exports.
         optional: the symbols of other images that may be missing.
         platform: the symbols that the platform's libraries define.
         named: the symbols that libraries named by the source define, and the paths of these libraries.
         imports: the symbols whose addresses are filled in when code is loaded.
+        table: the module's table.
 
     Raises:
         FormatError: only a linker can make this shared object.
@@ -77,7 +80,7 @@ def write(
     known_providers = {symbol: provider for symbol, provider in providers.items() if provider is not None}
     run_paths = unusual_directories(dict.fromkeys(named.values()))
     image, places, needed = write_shared(
-        objects, export=export, optional=optional, imports=imports, providers=known_providers, run_paths=run_paths
+        objects, export=export, optional=optional, imports=imports, providers=known_providers, run_paths=run_paths, table=table
     )
     _require_loadable(len(image))
     libraries = {symbol.library for symbol in needed if not symbol.is_weak}
@@ -127,7 +130,7 @@ def make(
     """Run a linker, and return the shared object and the places of its imports by symbol (`extract_places`).
 
     Args:
-        objects: the objects of the table and of the entry points, then that of the module, whose references are weak where possible.
+        objects: the object of the module, whose references are weak where possible, then those of its table and entry points.
         linker: the linker to use.
         export: the one symbol that the image exports.
         platform: the symbols that the platform's libraries define.
@@ -150,7 +153,7 @@ def make(
     if archives:  # the members of archives may use each other, and every library that a linker adds
         named_files = [library.file() for library in libraries if isinstance(library, Library)]
         paths = [*archives, *compiler_archives(), *shared, *filter(None, named_files), *platform_symbols.all_paths()]
-    code = [*objects[:-1], rename_undefined(objects[-1], versions)]
+    code = [rename_undefined(objects[0], versions), *objects[1:]]
     image = link_shared(linker, code, libraries=paths, run_paths=unusual_directories(shared), export=[export])
     if archives:
         _check_archives(image, {*imports, *may_be_missing})

@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.arch.known import architecture_of_elf
 from compcache.errors import FormatError
 from compcache.images.elf import parts
+from compcache.images.elf.objects import STT_OBJECT, STV_HIDDEN, STV_PROTECTED, TABLE_SECTION
 from compcache.images.writer.frames import read_frames
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from compcache.arch.architecture import Linking
+    from compcache.images.elf.objects import DistanceTable
     from compcache.images.elf.parts import Section
     from compcache.images.writer.frames import Frame
 
-__all__ = ["COMMON", "STT_TLS", "Input", "InputSection", "read_input"]
+__all__ = ["COMMON", "STT_TLS", "Input", "InputSection", "read_input", "with_table"]
 
 SHT_INIT_ARRAY, SHT_FINI_ARRAY = 14, 15
 _SHT_NULL, _SHT_STRTAB, _SHT_GROUP, _SHT_LLVM_ADDRSIG = 0, 3, 17, 0x6FFF4C03
@@ -31,7 +33,7 @@ SHF_WRITE, SHF_EXECINSTR, SHF_MERGE, SHF_STRINGS, SHF_TLS = 1, 4, 0x10, 0x20, 0x
 _SHF_INFO_LINK, _SHF_GROUP, _SHF_RETAIN, _SHF_EXCLUDE = 0x40, 0x200, 0x200000, 0x80000000
 _SHN_UNDEF, SHN_ABS, COMMON = 0, 0xFFF1, 0xFFF2
 _STB_WEAK = 2
-STT_NOTYPE, _STT_OBJECT, STT_FUNC, STT_SECTION, STT_FILE, STT_TLS = 0, 1, 2, 3, 4, 6
+STT_NOTYPE, STT_FUNC, STT_SECTION, STT_FILE, STT_TLS = 0, 2, 3, 4, 6
 _FLAGS_OF_FILE = Struct("<48xI")
 #: The offset of the system (EI_OSABI) in the header, and the known systems: System V and GNU. GNU's extensions are refused one by one.
 _OSABI_AT, _SYSTEMS = 7, (0, 3)
@@ -46,6 +48,8 @@ _UNMAPPED_PREFIXES = (".debug_", ".comment")
 _OMITTED_SECTIONS = (".note.GNU-stack", ".llvm_addrsig")
 _PROPERTIES = ".note.gnu.property"
 MAX_ALIGNMENT = 0x1000
+#: The number of the section of an added constant, the module's table. No section of an object has this number.
+_ADDED = -1
 _SMALL = 1 << 14  # bytes: the parts of smaller objects are kept
 
 
@@ -109,6 +113,29 @@ def _read_object(data: bytes) -> Input:
     ]
     symbols, symbol_names = _read_symbols(data, sections)
     return Input(header.machine, linking, tuple(usable), symbols, symbol_names, _PROPERTIES in names)
+
+
+def with_table(obj: Input, table: DistanceTable) -> Input:
+    """Return an object with an added constant, without the file that linkers get (`elf.objects.table_object`)."""
+    numbers = {symbol.name: number for number, symbol in enumerate(obj.symbols) if symbol.info >> 4}
+    symbols, strings = [*obj.symbols], bytearray(obj.strings)
+
+    def add_symbol(name: str, kind: int, visibility: int, section: int, size: int) -> None:
+        """Append a global symbol, and record its number."""
+        numbers[name] = len(symbols)
+        symbols.append(parts.Symbol(0, name, len(strings), parts.STB_GLOBAL << 4 | kind, visibility, section, 0, size))
+        strings.extend(name.encode("utf-8", "surrogateescape") + b"\0")
+
+    for name in table.names:
+        if name not in numbers:
+            add_symbol(name, STT_NOTYPE, STV_HIDDEN, _SHN_UNDEF, 0)
+    size = table.size()
+    section = InputSection(
+        _ADDED, TABLE_SECTION, ".rodata", parts.SHT_PROGBITS, parts.SHF_ALLOC, memoryview(table.head.ljust(size, b"\0")), size, 16, 0,
+        tuple(table.relocations(numbers)),
+    )  # fmt: skip
+    add_symbol(table.symbol, STT_OBJECT, STV_PROTECTED, _ADDED, size)
+    return obj._replace(sections=(*obj.sections, section), symbols=tuple(symbols), strings=bytes(strings))
 
 
 #: Keeps the parts of small objects, because many images share the objects of entry points.
@@ -205,14 +232,14 @@ def _read_symbols(data: bytes, sections: tuple[Section, ...]) -> tuple[tuple[par
     return symbols, parts.read_linked_strings(data, sections, tables[0])
 
 
-_TYPES = frozenset((STT_NOTYPE, _STT_OBJECT, STT_FUNC, STT_SECTION, STT_FILE, STT_TLS))
+_TYPES = frozenset((STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_SECTION, STT_FILE, STT_TLS))
 _VISIBILITIES = frozenset((0, 2, 3))
 
 
 def _check_symbol(symbol: parts.Symbol, count: int) -> None:
     """Raise `FormatError` if a symbol is of a kind that needs a linker, or is in a section that does not exist."""
     _, name, _, info, other, section, _, _ = symbol
-    if "@" in name and section == _SHN_UNDEF and not other:
+    if "@" in name and section == _SHN_UNDEF:
         raise FormatError(f"the undefined symbol {name!r} has a version in its name, which only linkers support")
     if info >> 4 > _STB_WEAK:
         raise FormatError(f"the symbol {name!r} has the binding {info >> 4}, which only linkers support")

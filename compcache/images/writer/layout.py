@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.errors import FormatError
+from compcache.images.elf.objects import TABLE_SECTION
 from compcache.images.elf.parts import SHF_ALLOC, SHT_NOBITS, align_up
 from compcache.images.writer.inputs import SHF_EXECINSTR, SHF_MERGE, SHF_STRINGS, SHF_TLS, SHF_WRITE
 
@@ -108,6 +109,7 @@ def merge_sections(inputs: Sequence[Input]) -> dict[str, Output]:
     """
     outputs: dict[str, Output] = {}
     parts = [(number, section) for number, obj in enumerate(inputs) for section in obj.sections]
+    parts.sort(key=_is_after_table)
     for number, section in sorted(parts, key=_priority_key) if any(section.output in _SORTED_SECTIONS for _, section in parts) else parts:
         output = outputs.get(section.output)
         if output is None:
@@ -116,6 +118,11 @@ def merge_sections(inputs: Sequence[Input]) -> dict[str, Output]:
             )
         output.add(number, section)
     return outputs
+
+
+def _is_after_table(part: tuple[int, InputSection]) -> bool:
+    """Return whether a section comes after the module's table. As a sort key, this places the table first."""
+    return part[1].name != TABLE_SECTION
 
 
 def _priority_key(part: tuple[int, InputSection]) -> int:

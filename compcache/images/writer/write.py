@@ -9,7 +9,7 @@ from compcache.errors import FormatError
 from compcache.images.elf.parts import ELF_MAGIC, ET_DYN, SECTION, SHF_ALLOC, SHT_NOBITS, SHT_PROGBITS, STB_WEAK, align_up
 from compcache.images.writer.dynamic import Dynamic, NeededSymbol
 from compcache.images.writer.frames import index_of_frames, index_size
-from compcache.images.writer.inputs import SHF_EXECINSTR, SHF_WRITE, STT_TLS, read_input
+from compcache.images.writer.inputs import SHF_EXECINSTR, SHF_WRITE, STT_TLS, read_input, with_table
 from compcache.images.writer.layout import Output, lay_out, merge_sections
 from compcache.images.writer.relocations import Relocator, scan
 from compcache.images.writer.symbols import Symbols, symbol_sections
@@ -18,6 +18,7 @@ from compcache.interrupts import as_format_error
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from compcache.images.elf.objects import DistanceTable
     from compcache.images.elf.parts import Symbol
     from compcache.images.writer.inputs import Input
     from compcache.images.writer.layout import Layout
@@ -58,6 +59,7 @@ def write_shared(
     imports: Collection[str],
     providers: Mapping[str, Provider],
     run_paths: Sequence[str] = (),
+    table: DistanceTable | None = None,
 ) -> WrittenImage:
     """Write a shared object from relocatable objects.
 
@@ -68,11 +70,15 @@ def write_shared(
         imports: the symbols whose addresses are filled in when code is loaded. The dynamic linker does not see these symbols.
         providers: the libraries that define symbols, by symbol.
         run_paths: further directories with these libraries.
+        table: a constant to add to the first object, or None.
 
     Raise `FormatError` if an object is malformed, or has parts that the writer does not support. A linker may support them.
     """
     with as_format_error("the shared object cannot be written, because an object is damaged or too large"):
-        return _write_image([read_input(data) for data in objects], export, optional, imports, providers, run_paths)
+        inputs = [read_input(data) for data in objects]
+        if table is not None:
+            inputs[0] = with_table(inputs[0], table)
+        return _write_image(inputs, export, optional, imports, providers, run_paths)
 
 
 def _write_image(
