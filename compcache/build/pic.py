@@ -261,7 +261,8 @@ def _with_call_at_start(body: str, value: str, call: str) -> str:
 def shared_thread_locals(variables: str) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
     """Return the visible thread-local variables of a printed module: those that it declares or defines, and those that linkers merge.
 
-    The last are those under the one-definition rule of C++. `variables` are the lines of the module's variables.
+    The last are those under the one-definition rule of C++, except those with aliases, which would mean another copy. `variables` are the
+    lines of the module's variables.
     """
     if "thread_local" not in variables:
         return frozenset(), frozenset(), frozenset()
@@ -274,7 +275,8 @@ def shared_thread_locals(variables: str) -> tuple[frozenset[str], frozenset[str]
             merged.add(referenced_name(match[1]))
         elif not {"internal", "private", "linkonce", "available_externally"}.intersection(words):
             defined.add(referenced_name(match[1]))
-    return frozenset(declared), frozenset(defined), frozenset(merged)
+    aliased = [name for alias in ALIAS.finditer(variables) for name in references(alias[5])] if merged else ()
+    return frozenset(declared), frozenset(defined), frozenset(merged.difference(aliased))
 
 
 def find_constructors(text: str) -> Constructors:

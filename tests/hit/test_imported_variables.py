@@ -317,6 +317,14 @@ run()
     assert run_fresh(cache.path, script) == [6, (6, 7, 8, 9), (6, 7, 8, 9), (10, 11, 12, 13)]
 
 
+def test_an_inline_thread_local_variable_with_an_alias_is_the_modules_own(cache: Cache) -> None:
+    text = "@v = linkonce_odr thread_local global i64 5\n@w = internal thread_local alias i64, ptr @v\ndefine i64 @f() {\n"
+    text += "  %a = load i64, ptr @v\n  %b = add i64 %a, 1\n  store i64 %b, ptr @w\n  ret i64 %a\n}\n"
+    cache.add_module(ModuleSource(text))
+    function = cache.get_target("f")
+    assert [function(), function()] == [5, 6]
+
+
 def test_thread_local_variables_are_exported_and_imported_by_name(cache: Cache) -> None:
     cache.add_module(ModuleSource(_OWNER, {"bump": None, "public": Function(symbol="v")}))
     user = "@w = external thread_local global i64\ndefine ptr @g() {\n  ret ptr @w\n}\n"
