@@ -60,6 +60,8 @@ FUNCTION_TYPE = re.compile(r'((?:[^"\n]|"[^"\n]*")*?) (\([^\n]*\))')
 #: The prefix of functions that return the address of a thread-local variable for the calling thread.
 ADDRESS_OF = "thread_local."
 _ADDRESS = "%compcache.thread_local."
+#: The prefixes of merged variables that point to the function of a merged thread-local variable in one module, and of these functions.
+_SHARED, _OWN = "shared_thread_local.", "own_thread_local."
 _CONSTANT = re.compile(rf"\b({_OPERATIONS}) \(([^()]*{re.escape(_ADDRESS)}[^()]*)\)")
 _BINARY = re.compile(r"(i\d+ [^,]+), i\d+ ([^,]+)\Z")
 _INTRINSIC = r"(?:tail |notail )?call [^\n@]*ptr @llvm\.threadlocal\.address\.p0\(ptr [^\n@]*{name}\)(?: #\d+)?"
@@ -185,24 +187,33 @@ def thread_locals(text: str) -> frozenset[str]:
     return frozenset([referenced_name(match[1]) for match in _THREAD_LOCAL.finditer(text)]) if "thread_local" in text else frozenset()
 
 
-def with_addresses(text: str, imported: Collection[str], provided: Iterable[str]) -> str:
+def with_addresses(text: str, imported: Collection[str], provided: Iterable[str], merged: Collection[str] = ()) -> str:
     """Return the module's text with calls in place of other modules' thread-local variables.
 
     Linkers cannot fill in the addresses of thread-local variables. Therefore the defining module also defines a function that returns the
     variable's address (`ADDRESS_OF`). Other modules call this function. `imported` are variables of other modules. For the variables in
-    `provided`, the module defines functions. Raise `CompileError` if the code uses an imported variable in a way that cannot be rewritten.
+    `provided`, the module defines functions. The functions for `merged`, variables that several modules may define, call the function of
+    one module, through a merged variable. Raise `CompileError` if the code uses a variable in a way that cannot be rewritten.
     """
     chunks = text.split("\n}\n")
-    for number, name in enumerate(imported):
+    definitions = [line for line in lines_from(text, "@") if merged and referenced_name(line.partition(" = ")[0]) in merged]
+    for number, name in enumerate([*imported, *merged]):
         chunks = [_with_calls(chunk, name, f"{_ADDRESS}{number}") if _reference_text(name) in chunk else chunk for chunk in chunks]
     lines = [f"declare nonnull ptr {_reference_text(ADDRESS_OF + name)}() nounwind readnone willreturn" for name in imported]
-    for name in provided:
+    lines += [_returning("hidden", ADDRESS_OF + name, _reference_text(name)) for name in provided]
+    for name in merged:
+        shared = _reference_text(_SHARED + name)
         lines += [
-            f"define hidden nonnull ptr {_reference_text(ADDRESS_OF + name)}() nounwind {{",
-            f"  ret ptr {_reference_text(name)}",
-            "}",
+            f"{shared} = linkonce_odr global ptr {_reference_text(_OWN + name)}",
+            _returning("internal", _OWN + name, _reference_text(name)),
+            _returning("hidden", ADDRESS_OF + name, "%p", f"  %f = load ptr, ptr {shared}\n  %p = call ptr %f()\n"),
         ]
-    return "\n".join(["\n}\n".join(chunks), *lines, ""])
+    return "\n".join(["\n}\n".join(chunks), *definitions, *lines, ""])
+
+
+def _returning(linkage: str, name: str, result: str, body: str = "") -> str:
+    """Return the definition of a function that returns an address."""
+    return f"define {linkage} nonnull ptr {_reference_text(name)}() nounwind {{\n{body}  ret ptr {result}\n}}"
 
 
 def _reference_text(name: str) -> str:
@@ -247,21 +258,25 @@ def _with_call_at_start(body: str, value: str, call: str) -> str:
     return label + line + "\n".join([*lines, code])
 
 
-def shared_thread_locals(variables: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the thread-local variables that a printed module declares, and the visible thread-local variables that it defines.
+def shared_thread_locals(variables: str) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """Return the visible thread-local variables of a printed module: those that it declares or defines, and those that linkers merge.
 
-    Variables with linkonce linkage are left out, because each module has its own copy. `variables` are the lines of the module's variables.
+    The last are those under the one-definition rule of C++, except those with aliases, which would mean another copy. `variables` are the
+    lines of the module's variables.
     """
     if "thread_local" not in variables:
-        return frozenset(), frozenset()
-    declared, defined = set(), set()
+        return frozenset(), frozenset(), frozenset()
+    declared, defined, merged = set(), set(), set()
     for match in _THREAD_LOCAL.finditer(variables):
         words = match[0][len(match[1]) :].split()[1:]
         if words[0] in ("external", "extern_weak"):
             declared.add(referenced_name(match[1]))
-        elif not {"internal", "private", "linkonce", "linkonce_odr", "available_externally"}.intersection(words):
+        elif words[0].endswith("_odr"):
+            merged.add(referenced_name(match[1]))
+        elif not {"internal", "private", "linkonce", "available_externally"}.intersection(words):
             defined.add(referenced_name(match[1]))
-    return frozenset(declared), frozenset(defined)
+    aliased = [name for alias in ALIAS.finditer(variables) for name in references(alias[5])] if merged else ()
+    return frozenset(declared), frozenset(defined), frozenset(merged.difference(aliased))
 
 
 def find_constructors(text: str) -> Constructors:

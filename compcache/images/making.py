@@ -14,7 +14,7 @@ from compcache.errors import FormatError, LinkerError, UndefinedSymbolError
 from compcache.formats.host import platform_name
 from compcache.images import platform_symbols
 from compcache.images.elf import patching, reading
-from compcache.images.elf.distances import with_distances
+from compcache.images.elf.objects import table_object
 from compcache.images.elf.parts import is_elf
 from compcache.images.libraries import advice_on_runtime_library
 from compcache.images.linkers.find import find_linker, find_linkers, is_named
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from compcache.images.archives import Archive
-    from compcache.images.elf.distances import DistanceTable
+    from compcache.images.elf.objects import DistanceTable
     from compcache.images.libraries import Library
     from compcache.images.linkers.find import Linker
 
@@ -38,10 +38,7 @@ _ASSEMBLY_ADVICE = "pass a function that only assembly names as an operand, or a
 
 
 class EntryObjects(NamedTuple):
-    """The objects of a module's entry points, and their symbols; empty if the module's own object contains the entry points.
-
-    `table` is the module's table, or None if the module's own object contains it.
-    """
+    """The objects of a module's entry points, their symbols, and the module's table; empty if the module's own object contains these."""
 
     codes: tuple[bytes, ...] = ()
     symbols: tuple[str, ...] = ()
@@ -98,8 +95,7 @@ def make_image(
         NoSharedObjectError: the shared object requires a linker, but none is installed; or this process cannot map an image of this
             size.
         UndefinedSymbolError: the code refers to symbols that neither the platform nor this process provides.
-        CompileError: the image is an object, and the module has parts that need a shared object; or the object lacks a symbol that its
-            code defines.
+        CompileError: the image is an object, and the module has parts that need a shared object.
         LinkerError: the linker fails, and the writer cannot make the shared object.
         LibraryError: a library of the platform, or one that the image needs, cannot be opened.
         FormatError: the object is malformed.
@@ -109,7 +105,7 @@ def make_image(
     references = _resolve_references(obj, entries, weak, imports, libraries)
     if not shared_object:
         from_libraries = [f"{symbol!r} of {os.path.basename(path)}" for symbol, path in references.named.items()]
-        plain = patching.rename_versioned(patching.weaken_undefined(obj, keep=references.always))
+        plain, _ = patching.rename_versioned(patching.weaken_undefined(obj, keep=references.always))
         return _make_object_image(plain, [*needs_linker, *from_libraries])
     write = partial(_write_shared, obj, entries, references, export=export, imports=imports)
     link = partial(_link_shared, obj, entries, references, export=export, imports=imports, libraries=libraries, weak=weak)
@@ -158,10 +154,10 @@ def _link_shared(
 ) -> ModuleImage:  # fmt: skip
     """Return the image that a linker makes. See `shared.make` for the exceptions."""
     _, platform, named, always = references
-    complete = with_distances(obj, entries.table) if entries.table else obj
-    plain = patching.rename_versioned(patching.weaken_undefined(complete, keep=[*always, *entries.symbols]))
+    plain, names = patching.rename_versioned(patching.weaken_undefined(obj, keep=[*always, *entries.symbols]))
+    tables = [patching.rename_undefined(table_object(entries.table), names)] if entries.table else []
     image, places = shared.make(
-        [plain, *entries.codes], linker, export=export, platform=platform, named=named, libraries=libraries, imports=imports,
+        [plain, *tables, *entries.codes], linker, export=export, platform=platform, named=named, libraries=libraries, imports=imports,
         may_be_missing=weak,
     )  # fmt: skip
     return ModuleImage(image, shared.KIND, places, shared.requires(image), linker)

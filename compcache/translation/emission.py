@@ -27,9 +27,9 @@ from compcache.formats.graph import encode_graph
 from compcache.formats.host import platform_name
 from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.images import platform_symbols
-from compcache.images.elf.distances import DistanceTable, with_distances
-from compcache.images.elf.parts import is_elf
-from compcache.images.elf.patching import rename_definitions
+from compcache.images.elf.objects import DistanceTable
+from compcache.images.elf.parts import is_elf, object_symbols
+from compcache.images.elf.patching import move_definitions
 from compcache.images.elf.reading import undefined_symbols, users_of
 from compcache.images.making import EntryObjects
 from compcache.images.static_runtime import FINALIZE
@@ -110,9 +110,9 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     `text` is the module as LLVM prints it, `context` is the module's LLVM context, and `target` is LLVM's target machine.
 
     Raises:
-        CompileError: LLVM cannot translate the code, or code that runs during mapping uses imports or globals.
+        CompileError: LLVM cannot translate the code, or code that runs during mapping uses imports or globals, or LLVM changed a symbol.
         SignatureMismatchError: a signature does not match a function's LLVM type.
-        FormatError: LLVM's object cannot be extended (`with_distances`).
+        FormatError: LLVM's object is malformed.
     """
     constructors = pic.find_constructors(text)
     written = read_module(text)
@@ -127,7 +127,8 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     optional = own_features(allowed, prepared.exports, prepared.aliases, request.machine)
     if optional:
         module.link_in(codegen.parse(stubs_text(optional, {export.symbol: export.name for export in prepared.exports}), context))
-    distance = architecture(platform_name()).relocations.distance if request.shared else None
+    known = architecture(platform_name())
+    distance = known.relocations.distance if request.shared else None
     describe = partial(_describe_module, text, code, written, definitions, prepared, request, tuple(optional), startup)
     if distance is None:
         table, translated = describe()
@@ -139,13 +140,19 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     if extended is not definitions:
         startup = _startup_functions(extended, constructors, prepared.resolution, text)
         translated = partial(translated, needs=read_needs(extended, prepared.resolution, table.slots, [*startup, *unowned]))
-    completed, constant = _complete_object(compiled, table, distance, prepared.data)
+    completed, entry_objects = with_data(compiled, prepared.data), EntryObjects()
+    if distance is not None:
+        completed = move_definitions(completed, table.renamed) if table.renamed else completed
+        _require_symbols(completed, table.symbols)
+        names = table_symbols_of(table.symbols, table.points, table.slots)
+        constant = DistanceTable(known.elf_machine, TABLE_SYMBOL, table_head(table.key, len(names)), names, distance)
+        entry_objects = _entry_objects(table.points, request.level)._replace(table=constant)
     machine_code = Code(text, allowed, definitions, prepared.aliases, compiled)
     return translated(
         requires=requirements_of(machine_code, prepared.exports, [*startup, *constructors.functions()], request.machine),
         constructors=constructors,
         object=completed,
-        entry_objects=EntryObjects() if distance is None else _entry_objects(table.points, request.level)._replace(table=constant),
+        entry_objects=entry_objects,
     )
 
 
@@ -271,20 +278,15 @@ def _make_table(key: bytes, prepared: Prepared, definitions: Mapping[str, Defini
     return _Table(key, symbols, entries.points, slots, [renamed.get(name, name) for name in variables], renamed)
 
 
-def _complete_object(compiled: bytes, table: _Table, distance: int | None, data: Mapping[str, bytes]) -> tuple[bytes, DistanceTable | None]:
-    """Return the object with the values of its large variables and its renamed variables, and the table to add to it.
-
-    `distance` is the kind of the relocations in the table, or None if the code contains the table. Renamed variables require the table's
-    symbols, so the returned object contains the table, and the returned table is None. See `with_data`, `with_distances` and
-    `rename_definitions` for the exceptions.
-    """
-    completed = with_data(compiled, data)
-    if distance is None:
-        return completed, None
-    in_table = table_symbols_of(table.symbols, table.points, table.slots)
-    own_symbols = set(table.symbols).difference(table.renamed.values())  # the object has no symbols with these names yet
-    constant = DistanceTable(TABLE_SYMBOL, table_head(table.key, len(in_table)), in_table, distance, own_symbols)
-    return (rename_definitions(with_distances(completed, constant), table.renamed), None) if table.renamed else (completed, constant)
+def _require_symbols(obj: bytes, names: Iterable[str]) -> None:
+    """Raise `CompileError` if an object lacks one of the symbols. LLVM changes the names of some symbols."""
+    present = {symbol.name for symbol in object_symbols(obj)}
+    lost_name = next((name for name in names if name not in present), None)
+    if lost_name is not None:
+        raise CompileError(
+            f"the object that LLVM emitted has no symbol {lost_name!r}, although the code defines it: LLVM changes the symbols of some "
+            "calling conventions (vectorcall); give the function another calling convention, or make it internal"
+        )
 
 
 def _read_types(text: str, written: Mapping[str, Definition], prepared: Prepared) -> LinkTypes:

@@ -226,24 +226,28 @@ def _with_thread_locals(printed: str, request: Request) -> tuple[str, Request]:
     """Share thread-local variables through functions that return their addresses. Return the new text of the module and the new request.
 
     The module defines such functions for its own variables, and calls those of other modules in place of the variables that it imports.
+    It also calls functions for variables that linkers merge, so that all modules have one variable.
     Raise `LibraryError` if a library cannot be opened, or `CompileError` if a use of an imported variable cannot be rewritten.
     """
-    declared, defined = pic.shared_thread_locals(ir_text.lines_of_variables(printed))
-    if not request.shared or not (declared or defined):
+    declared, defined, merged = pic.shared_thread_locals(ir_text.lines_of_variables(printed))
+    if not request.shared or not (declared or defined or merged):
         return printed, request
     requests = request.requests
     imported = codegen.call_in_caller(imported_thread_locals, declared, requests, request.is_cached, request.is_beside)
+    if request.members:  # have one copy of merged variables
+        defined, merged = defined | merged, frozenset()
     provided = defined if request.exports is None else defined.intersection([export.symbol for export in request.exports])
     if request.members:
         hidden = {variable.name for variable in ir_text.read_values(ir_text.lines_of_variables(printed)).variables if variable.is_hidden}
         provided -= hidden.union(request.unexported)
-    if not imported and not provided:
+    if not (imported or provided or merged):
         return printed, request
     imports = {}
     for symbol, name in requests.imports.items():
         prefix = pic.ADDRESS_OF if symbol in imported else ""
         imports[prefix + symbol] = prefix + name
-    return pic.with_addresses(printed, sorted(imported), sorted(provided)), request._replace(requests=requests._replace(imports=imports))
+    text = pic.with_addresses(printed, sorted(imported), sorted(provided), sorted(merged))
+    return text, request._replace(requests=requests._replace(imports=imports))
 
 
 def _compile_module(

@@ -290,6 +290,41 @@ run()
     assert run_fresh(cache.path, script) == expected
 
 
+@pytest.mark.parametrize("linkage", ["linkonce_odr", "weak_odr"])
+@pytest.mark.parametrize("exports", [True, False], ids=["named", "visible"])
+def test_inline_thread_local_variables_are_one_for_each_thread(cache: Cache, linkage: str, exports: bool) -> None:
+    """Of all modules that define one, added together or not; each keeps its own if it is loaded alone."""
+    text = f"$v = comdat any\n@v = {linkage} hidden thread_local global i64 5, comdat\n"
+    text += "define i64 @NAME() {\n  %a = load i64, ptr @v\n  %b = add i64 %a, 1\n  store i64 %b, ptr @v\n  ret i64 %b\n}\n"
+    sources = [ModuleSource(text.replace("NAME", name), {name: None} if exports else None) for name in "fgh"]
+    cache.add_modules(sources[:2])
+    cache.add_module(sources[2])
+    assert set(cache) == {*"fgh"}
+    script = """
+from compcache import Cache
+import threading
+cache = Cache(directory)
+result = [Cache(directory).get_target("g")()]
+f, g, h = map(cache.get_target, "fgh")
+def run():
+    result.append((f(), g(), h(), f()))
+run()
+thread = threading.Thread(target=run)
+thread.start()
+thread.join()
+run()
+"""
+    assert run_fresh(cache.path, script) == [6, (6, 7, 8, 9), (6, 7, 8, 9), (10, 11, 12, 13)]
+
+
+def test_an_inline_thread_local_variable_with_an_alias_is_the_modules_own(cache: Cache) -> None:
+    text = "@v = linkonce_odr thread_local global i64 5\n@w = internal thread_local alias i64, ptr @v\ndefine i64 @f() {\n"
+    text += "  %a = load i64, ptr @v\n  %b = add i64 %a, 1\n  store i64 %b, ptr @w\n  ret i64 %a\n}\n"
+    cache.add_module(ModuleSource(text))
+    function = cache.get_target("f")
+    assert [function(), function()] == [5, 6]
+
+
 def test_thread_local_variables_are_exported_and_imported_by_name(cache: Cache) -> None:
     cache.add_module(ModuleSource(_OWNER, {"bump": None, "public": Function(symbol="v")}))
     user = "@w = external thread_local global i64\ndefine ptr @g() {\n  ret ptr @w\n}\n"

@@ -229,10 +229,11 @@ def test_names_with_versions_are_shared_objects(
 def test_renaming_gives_each_symbol_a_name_of_its_own() -> None:
     text = "".join(adder("x", n).replace("@x", f'@"{name}"') for n, name in enumerate(["a@b", "a@@b", "a.b", "a..b", "xa@b"]))
     obj = codegen.run(lambda context: emit(codegen.parse(text, context)))
-    renamed = patching.rename_versioned(obj)
+    renamed, new_names = patching.rename_versioned(obj)
     names = [name for section in reading.code_sections(renamed) for _, _, name in section.functions]
     assert sorted(names) == ["a..b", "a..b.0", "a.b", "a.b.0", "xa.b"]
-    assert patching.rename_versioned(renamed) == renamed
+    assert sorted(new_names) == ["a@@b", "a@b", "xa@b"]
+    assert patching.rename_versioned(renamed) == (renamed, {})
 
 
 @pytest.mark.skipif(shutil.which("clang") is None, reason="there is no clang")

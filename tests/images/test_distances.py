@@ -1,4 +1,4 @@
-"""The table that is added to an object: linkers and the writer see it as if the compiler had made it."""
+"""The object with a module's table, and definitions that move: linkers and the writer take both."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from helpers import compile_object
 from test_writer import linked, on_x86, run, written
 
 from compcache.arch.known import KNOWN, architecture
-from compcache.errors import CompileError, FormatError
+from compcache.errors import FormatError
 from compcache.formats.host import platform_name
-from compcache.images.elf.distances import DistanceTable, with_distances
-from compcache.images.elf.parts import ET_DYN, ET_REL, names_and_sections, read_sections
+from compcache.images.elf.objects import DistanceTable, table_object
+from compcache.images.elf.parts import ET_REL, names_and_sections, object_symbols, read_sections
+from compcache.images.elf.patching import move_definitions
 from compcache.images.elf.reading import undefined_symbols
 from compcache.images.writer.write import write_shared
 
@@ -43,9 +44,13 @@ _NAMES = ("first", "hidden", "elsewhere", "second", "odd name\\ü", "first")
 _DISTANCE = architecture(platform_name()).relocations.distance or 0
 
 
-def with_table(code: str | bytes = _CODE, names: tuple[str, ...] = _NAMES) -> bytes:
-    """The object with a table, as a linker gets it."""
-    return with_distances(compile_object(code) if isinstance(code, str) else code, DistanceTable("check", _HEAD, names, _DISTANCE))
+def table(names: tuple[str, ...] = _NAMES) -> bytes:
+    """The object with a table."""
+    return table_object(distances(names))
+
+
+def distances(names: tuple[str, ...]) -> DistanceTable:
+    return DistanceTable(architecture(platform_name()).elf_machine, "check", _HEAD, names, _DISTANCE)
 
 
 def offsets(image: bytes, count: int) -> tuple[int, tuple[int, ...]]:
@@ -58,7 +63,7 @@ def offsets(image: bytes, count: int) -> tuple[int, tuple[int, ...]]:
 
 
 def test_the_table_holds_the_distance_of_each_symbol() -> None:
-    start, found = offsets(written(with_table(), compile_object(_ELSEWHERE)), len(_NAMES))
+    start, found = offsets(written(table(), _CODE, _ELSEWHERE), len(_NAMES))
     places = dict(zip(_NAMES, [start + distance for distance in found], strict=True))
     assert found[0] == found[-1]
     results = [ctypes.CFUNCTYPE(ctypes.c_int64)(places[name])() for name in ("first", "second", "elsewhere")]
@@ -72,75 +77,55 @@ def test_a_load_finds_the_table_beside_the_headers() -> None:
     """A page of code or constants that a load reads would be a page of each process."""
     code = "@v = hidden global i64 0\n@constants = constant [2000 x i64] [" + ", ".join(["i64 7"] * 2000) + "]\n"
     code += "define ptr @first() {\n" + "  store volatile i64 1, ptr @v\n" * 2000 + "  ret ptr @constants\n}\n"
-    table = DistanceTable("check", _HEAD, ("first",), _DISTANCE, ("first",))
-    image, *_ = write_shared([compile_object(code)], export="check", optional=(), imports=(), providers={}, table=table)
+    image, *_ = write_shared([compile_object(code)], export="check", optional=(), imports=(), providers={}, table=distances(("first",)))
     assert image.index(_HEAD) < 4096 < len(image) // 8
 
 
-@pytest.mark.parametrize("names", [_NAMES, ("elsewhere",), ()])
-def test_the_writer_adds_what_it_would_find_in_the_file(names: tuple[str, ...]) -> None:
-    """All sections are the same but those that name symbols and sections."""
+@pytest.mark.parametrize("names", [_NAMES, ("elsewhere",), ("first",)])
+def test_the_writer_adds_what_is_in_the_object(names: tuple[str, ...]) -> None:
     codes = compile_object(_CODE), compile_object(_ELSEWHERE)
-    table = DistanceTable("check", _HEAD, names, _DISTANCE, ("first",))
-    image, *_ = write_shared(codes, export="check", optional=(), imports=(), providers={}, table=table)
-    assert contents(image, ET_DYN) == contents(written(with_table(codes[0], names), codes[1]), ET_DYN)
-    assert len(offsets(image, len(names))[1]) == len(names)
-
-
-def contents(image: bytes, kind: int) -> dict[str, bytes]:
-    found = {name: image[s.offset : s.offset + s.size] for name, s in names_and_sections(image, read_sections(image, kind))}
-    return {name: content for name, content in found.items() if name not in (".symtab", ".strtab", ".shstrtab")}
-
-
-def test_what_the_code_itself_defines_must_be_in_the_object() -> None:
-    code = compile_object(_CODE)
-    table = DistanceTable("check", _HEAD, ("first", "lost"), _DISTANCE, ("lost", "first"))
-    with pytest.raises(CompileError, match="no symbol 'lost'"):
-        with_distances(code, table)
-    with pytest.raises(CompileError, match="no symbol 'lost'"):
-        write_shared([code], export="check", optional=(), imports=(), providers={}, table=table)
+    image, *_ = write_shared(codes, export="check", optional=(), imports=(), providers={}, table=distances(names))
+    start, found = offsets(image, len(names))
+    first = ctypes.CFUNCTYPE(ctypes.c_int64)(start + found[0])
+    assert first() == (9 if names[0] == "elsewhere" else 1)
 
 
 @on_x86
 def test_a_linker_fills_it_in_as_well() -> None:
     names = tuple(name for name in _NAMES if name != "elsewhere")
-    start, found = offsets(linked(with_table(names=names)), len(names))
+    start, found = offsets(linked(table(names), compile_object(_CODE)), len(names))
     places = dict(zip(names, [start + distance for distance in found], strict=True))
     assert [ctypes.CFUNCTYPE(ctypes.c_int64)(places[name])() for name in ("first", "second")] == [1, 5]
 
 
-def test_what_the_object_lacks_is_undefined_once() -> None:
-    assert undefined_symbols(with_table(names=("elsewhere", "first", "elsewhere", "other"))) == ("elsewhere", "other")
+def test_each_symbol_is_undefined_once() -> None:
+    assert undefined_symbols(table(("elsewhere", "first", "elsewhere"))) == ("elsewhere", "first")
 
 
-def test_nothing_else_of_the_object_changes() -> None:
-    before = compile_object(_CODE)
-    after = with_table(before)
-
-    def contents(data: bytes) -> dict[str, bytes]:
-        return {name: data[s.offset : s.offset + s.size] for name, s in names_and_sections(data, read_sections(data, ET_REL)) if name}
-
-    changed = {name for name, content in contents(after).items() if contents(before).get(name) != content}
-    assert {".rodata.compcache", ".rela.rodata.compcache"} <= changed <= {
-        ".rodata.compcache", ".rela.rodata.compcache", ".symtab", ".strtab", ".shstrtab",
-    }  # fmt: skip
-    assert contents(after).keys() >= contents(before).keys()
-
-
-@on_x86
-def test_names_of_sections_may_be_a_table_of_their_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["LLVM", "GNU"])
+def test_definitions_move_and_references_stay(tmp_path: Path, by: str) -> None:
     """LLVM has one table for the names of symbols and sections, GNU's assembler two."""
-    if shutil.which("as") is None:
+    if by == "LLVM":
+        code = compile_object("@v = global i64 5\ndefine ptr @first() {\n  ret ptr @v\n}\n")
+    elif shutil.which("as") is None:
         pytest.skip("there is no assembler")
-    text = '.text\n.globl first\n.hidden first\nfirst: movl $1, %eax\nret\n.section .note.GNU-stack,"",@progbits\n'
-    (tmp_path / "code.s").write_text(text)
-    subprocess.run(["as", "code.s", "-o", "code.o"], cwd=tmp_path, check=True)
-    code = with_table((tmp_path / "code.o").read_bytes(), ("first",))
-    names = {name for name, _ in names_and_sections(code, read_sections(code, ET_REL))}
-    assert {".text", ".rodata.compcache", ".rela.rodata.compcache"} <= names
-    for image in (written(code), linked(code)):
-        start, (distance,) = offsets(image, 1)
-        assert ctypes.CFUNCTYPE(ctypes.c_int64)(start + distance)() == 1
+    else:
+        text = '.globl v\n.data\nv: .quad 5\n.text\n.globl first\nfirst: ret\n.section .note.GNU-stack,""\n'
+        (tmp_path / "code.s").write_text(text)
+        subprocess.run(["as", "code.s", "-o", "code.o"], cwd=tmp_path, check=True)
+        code = (tmp_path / "code.o").read_bytes()
+    moved = move_definitions(code, {"v": "own.v"})
+    before, after = [{symbol.name: symbol for symbol in object_symbols(data)} for data in (code, moved)]
+    assert after.keys() == {"v", "own.v", "first"}
+    assert not after["v"].defined
+    assert after["own.v"][3:] == before["v"]._replace(other=2)[3:]
+    assert after["first"] == before["first"]._replace(position=after["first"].position)
+    assert undefined_symbols(moved) == ("v",)
+    names = [[name for name, _ in names_and_sections(data, read_sections(data, ET_REL))] for data in (code, moved)]
+    assert names[0] == names[1]
+    for wrong in ({"nothing": "own.nothing"}, {"v": "first"}):
+        with pytest.raises(FormatError, match="does not define the symbol"):
+            move_definitions(code, wrong)
 
 
 def test_damaged_objects_raise_the_declared_error_alone() -> None:
@@ -152,7 +137,7 @@ def test_damaged_objects_raise_the_declared_error_alone() -> None:
         for _ in range(generator.randrange(1, 4)):
             damaged[generator.randrange(len(damaged))] = generator.randrange(256)
         try:
-            with_table(bytes(damaged[: generator.choice((len(damaged), generator.randrange(len(damaged))))]))
+            move_definitions(bytes(damaged[: generator.choice((len(damaged), generator.randrange(len(damaged))))]), {"hidden": "own"})
         except FormatError:
             refused += 1
     assert refused > 100
@@ -160,15 +145,15 @@ def test_damaged_objects_raise_the_declared_error_alone() -> None:
 
 def test_an_object_without_symbols_is_refused() -> None:
     empty = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\2\1\1", 1, 62, 1, 0, 0, 64, 0, 64, 0, 0, 64, 1, 0) + bytes(64)
-    with pytest.raises(FormatError, match="no symbol table"):
-        with_table(empty)
+    with pytest.raises(FormatError, match="does not define the symbol"):
+        move_definitions(empty, {"hidden": "own"})
 
 
 def test_what_the_object_lacks_comes_from_another_object_alone() -> None:
-    code = with_table(names=("first", "labs"))
+    codes = table(("first", "labs")), compile_object(_CODE)
     with pytest.raises(FormatError):
-        written(code)
-    _, found = offsets(written(code, compile_object("define hidden i64 @labs(i64 %x) {\n  ret i64 7\n}\n")), 2)
+        written(*codes)
+    _, found = offsets(written(*codes, "define hidden i64 @labs(i64 %x) {\n  ret i64 7\n}\n"), 2)
     assert found[0] != found[1]
 
 

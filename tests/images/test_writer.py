@@ -59,8 +59,8 @@ def places_of(
     return image, places
 
 
-def linked(data: bytes) -> bytes:
-    """The same of one object by GNU's linker."""
+def linked(*codes: bytes) -> bytes:
+    """The same of objects by GNU's linker."""
     try:
         with mock.patch.dict(os.environ, {LINKER_VARIABLE: "ld"}):
             linker = find_linker()
@@ -68,8 +68,8 @@ def linked(data: bytes) -> bytes:
         linker = None
     if linker is None:
         pytest.skip("GNU ld is not installed")
-    platform = [symbol for symbol in undefined_symbols(data) if platform_symbols.is_platform_symbol(symbol)]
-    return link_shared(linker, [data], export=["check"], libraries=platform_symbols.platform_paths(platform))
+    platform = [symbol for data in codes for symbol in undefined_symbols(data) if platform_symbols.is_platform_symbol(symbol)]
+    return link_shared(linker, codes, export=["check"], libraries=platform_symbols.platform_paths(platform))
 
 
 def run(image: bytes, result: Any = ctypes.c_int64) -> Any:

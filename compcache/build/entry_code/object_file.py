@@ -14,7 +14,8 @@ from compcache.build.entry_code.patterns import generate_code
 from compcache.build.entry_code.x86_64 import X86Assembler
 from compcache.build.entry_points import symbols_of_entries
 from compcache.formats.host import platform_name
-from compcache.images.elf.parts import ET_REL, RELOCATION, SHF_ALLOC, SHT_PROGBITS, SHT_RELA, SHT_SYMTAB, STB_GLOBAL, SYMBOL, StringTable
+from compcache.images.elf.objects import SHF_INFO_LINK, elf_object
+from compcache.images.elf.parts import RELOCATION, SHF_ALLOC, SHT_PROGBITS, SHT_RELA, SHT_SYMTAB, STB_GLOBAL, SYMBOL, StringTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,13 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["entry_object"]
 
 _ASSEMBLERS = {assembler.elf_machine: assembler for assembler in (X86Assembler, ArmAssembler)}
-_FILE_HEADER = Struct("<16sHHIQQQIHHHHHH")
-_SECTION_HEADER = Struct("<IIQQQQIIQQ")
 _LENGTH = Struct("<I")
-_IDENT = b"\x7fELF\x02\x01\x01"
-_SHT_STRTAB, _SHF_EXECINSTR, _SHF_INFO_LINK = 3, 4, 0x40
+_SHF_EXECINSTR = 4
 _STT_FUNC, _STT_SECTION, _STV_HIDDEN = 2, 3, 2
-_TEXT, _FRAMES, _SYMBOLS, _STRINGS, _SECTIONS = 1, 3, 6, 7, 8  # the numbers of sections, and their total
+_TEXT, _FRAMES, _SYMBOLS, _STRINGS = 1, 3, 6, 7  # the numbers of sections
 _ALIGNMENT = 16
 _NOP = {62: b"\x90", 183: b"\x1f\x20\x03\xd5"}
 #: The encoding of references to code in frames: DW_EH_PE_pcrel | DW_EH_PE_sdata4.
@@ -62,13 +60,13 @@ def _assemble_object(assembler: type[Assembler], functions: Mapping[str, Code]) 
     ]  # fmt: skip
     sections = (
         (".text", SHT_PROGBITS, SHF_ALLOC | _SHF_EXECINSTR, text, 0, 0, _ALIGNMENT, 0),
-        (".rela.text", SHT_RELA, _SHF_INFO_LINK, b"".join(relocations), _SYMBOLS, _TEXT, 8, RELOCATION.size),
+        (".rela.text", SHT_RELA, SHF_INFO_LINK, b"".join(relocations), _SYMBOLS, _TEXT, 8, RELOCATION.size),
         (".eh_frame", assembler.unwind_type, SHF_ALLOC, frames, 0, 0, 8, 0),
-        (".rela.eh_frame", SHT_RELA, _SHF_INFO_LINK, b"".join(frame_relocations), _SYMBOLS, _FRAMES, 8, RELOCATION.size),
+        (".rela.eh_frame", SHT_RELA, SHF_INFO_LINK, b"".join(frame_relocations), _SYMBOLS, _FRAMES, 8, RELOCATION.size),
         (".note.GNU-stack", SHT_PROGBITS, 0, b"", 0, 0, 1, 0),
         (".symtab", SHT_SYMTAB, 0, b"".join(symbols), _STRINGS, 2, 8, SYMBOL.size),
     )
-    return _elf_file(assembler.elf_machine, sections, strings)
+    return elf_object(assembler.elf_machine, sections, strings)
 
 
 def _joined_code(nop: bytes, functions: Mapping[str, Code]) -> tuple[bytes, dict[str, int]]:
@@ -79,27 +77,6 @@ def _joined_code(nop: bytes, functions: Mapping[str, Code]) -> tuple[bytes, dict
         starts[name] = len(text)
         text += function.code
     return bytes(text), starts
-
-
-def _elf_file(number: int, sections: tuple[tuple[str, int, int, bytes, int, int, int, int], ...], strings: StringTable) -> bytes:
-    """Return an ELF object file. Each section is (name, type, flags, content, link, info, alignment, size of an entry).
-
-    The names of the sections are added to `strings`, which the file contains as its last section.
-    """
-    content = bytearray(_FILE_HEADER.size)
-    headers = [bytes(_SECTION_HEADER.size)]
-    names = [strings.add(name) for name in (*[name for name, *_ in sections], ".strtab")]
-    string_table = (".strtab", _SHT_STRTAB, 0, bytes(strings.content), 0, 0, 1, 0)
-    for name, section in zip(names, (*sections, string_table), strict=True):
-        _, section_type, flags, data, link, info, alignment, entry_size = section
-        content += bytes(-len(content) % alignment)
-        headers.append(_SECTION_HEADER.pack(name, section_type, flags, 0, len(content), len(data), link, info, alignment, entry_size))
-        content += data
-    content += bytes(-len(content) % 8)
-    _FILE_HEADER.pack_into(
-        content, 0, _IDENT, ET_REL, number, 1, 0, 0, len(content), 0, _FILE_HEADER.size, 0, 0, _SECTION_HEADER.size, _SECTIONS, _STRINGS
-    )  # fmt: skip
-    return bytes(content) + b"".join(headers)
 
 
 def _unwinding_frames(assembler: type[Assembler], functions: Mapping[str, Code]) -> tuple[bytes, list[int]]:

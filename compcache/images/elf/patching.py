@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from compcache.images.elf.parts import Symbol
 
 __all__ = [
-    "extract_places", "hide_symbols", "protect_dynamic", "rename_definitions", "rename_undefined", "rename_versioned", "weaken_undefined",
+    "extract_places", "hide_symbols", "move_definitions", "protect_dynamic", "rename_undefined", "rename_versioned", "weaken_undefined",
     "with_sections",
 ]  # fmt: skip
 
@@ -69,15 +69,16 @@ def hide_symbols(data: bytes, keep: Collection[str] = ()) -> bytes:
     return _apply_edits(data, edits)
 
 
-def rename_versioned(data: bytes) -> bytes:
-    """Rename the definitions whose names contain ``@`` (``k@1``, ``vcall@@16``, `.symver`), and return the changed object.
+def rename_versioned(data: bytes) -> tuple[bytes, dict[str, str]]:
+    """Rename the definitions whose names contain ``@`` (``k@1``, ``vcall@@16``, `.symver`). Return the changed object and the new names.
 
     Linkers read the part after ``@`` as a version, and require a script that defines it. A new name is never in use by another symbol.
     The new names are in a copy of the string table at the end of the file. Raise `FormatError` for a malformed file.
     """
     symbols = [symbol for symbol in parts.object_symbols(data) if "@" in symbol.name and symbol.defined]
     used_names = {symbol.name for symbol in parts.object_symbols(data)} if symbols else set()
-    return _rename_symbols(data, [(symbol, _add_free_name(symbol.name.replace("@", "."), used_names)) for symbol in symbols])
+    names = {symbol.name: _add_free_name(symbol.name.replace("@", "."), used_names) for symbol in symbols}
+    return _rename_symbols(data, [(symbol, names[symbol.name]) for symbol in symbols]), names
 
 
 def rename_undefined(data: bytes, names: Mapping[str, str]) -> bytes:
@@ -98,31 +99,46 @@ def _rename_symbols(data: bytes, names: Collection[tuple[Symbol, str]]) -> bytes
     for symbol, name in names:
         edits.append((symbol.position, _SYMBOL_NAME.pack(len(strings))))
         strings += name.encode("utf-8", "surrogateescape") + b"\0"
-    start = parts.read_header(data).section_offset + table * parts.SECTION.size
-    edits.append((start + _PLACE_AT, _SECTION_PLACE.pack(len(data), len(strings))))
-    return _apply_edits(data, edits) + bytes(strings)
+    return _with_sections_at_end(_apply_edits(data, edits), {table: strings})
 
 
-def rename_definitions(data: bytes, names: Mapping[str, str]) -> bytes:
-    """Move definitions to names that the object already refers to, and return the changed object.
+def move_definitions(data: bytes, names: Mapping[str, str]) -> bytes:
+    """Move definitions to other names, as hidden symbols, and return the changed object.
 
     The old names become undefined symbols. References to them stay. `names` has the new names by the old names.
 
-    Raise `FormatError` if the object does not define an old name, or does not refer to a new name as an undefined symbol.
+    Raise `FormatError` if the object does not define an old name, or has a symbol with a new name.
     """
+    sections = parts.read_sections(data, parts.ET_REL)
+    number = next((number for number, section in enumerate(sections) if section.type == parts.SHT_SYMTAB), 0)
     symbols = {symbol.name: symbol for symbol in parts.object_symbols(data)}
-    patched = bytearray(data)
+    table, strings = bytearray(), bytearray()
+    if symbols:
+        table += parts.read_table(data, sections[number], parts.SYMBOL)
+        strings += parts.read_linked_strings(data, sections, sections[number])
     for name, new_name in names.items():
-        old, new = symbols.get(name), symbols.get(new_name)
-        if old is None or not old.defined:
-            raise FormatError(f"the object does not define the symbol {name!r}")
-        if new is None or new.defined:
-            raise FormatError(f"the object {'does not refer to' if new is None else 'defines'} the symbol {new_name!r}")
+        old = symbols.get(name)
+        if old is None or not old.defined or new_name in symbols:
+            raise FormatError(f"the object does not define the symbol {name!r}, or has a symbol {new_name!r}")
         fields = parts.SYMBOL.unpack_from(data, old.position)
-        visible = new.other & ~3 | _STV_HIDDEN
-        _SYMBOL_FIELDS.pack_into(patched, new.position + _INFO_AT, parts.STB_GLOBAL << 4 | old.type, visible, *fields[3:])
-        _SYMBOL_FIELDS.pack_into(patched, old.position + _INFO_AT, parts.STB_GLOBAL << 4, _STV_DEFAULT, _SHN_UNDEF, 0, 0)
-    return bytes(patched)
+        undefined = parts.STB_GLOBAL << 4, _STV_DEFAULT, _SHN_UNDEF, 0, 0
+        _SYMBOL_FIELDS.pack_into(table, old.position - sections[number].offset + _INFO_AT, *undefined)
+        table += parts.SYMBOL.pack(len(strings), parts.STB_GLOBAL << 4 | old.type, _STV_HIDDEN, *fields[3:])
+        strings += new_name.encode("utf-8", "surrogateescape") + b"\0"
+    return _with_sections_at_end(data, {number: table, sections[number].link: strings})
+
+
+def _with_sections_at_end(data: bytes, contents: Mapping[int, bytes | bytearray]) -> bytes:
+    """Return an object with new contents of sections, by number. They are at the end of the file, because the sections may grow."""
+    first, end = parts.read_header(data).section_offset, len(data)
+    edits, pieces = [], []
+    for number, content in contents.items():
+        padding = bytes(-end % 8)
+        end += len(padding)
+        edits.append((first + number * parts.SECTION.size + _PLACE_AT, _SECTION_PLACE.pack(end, len(content))))
+        pieces += [padding, content]
+        end += len(content)
+    return b"".join([_apply_edits(data, edits), *pieces])
 
 
 def _add_free_name(name: str, used_names: set[str]) -> str:

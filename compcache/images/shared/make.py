@@ -22,7 +22,7 @@ from compcache.wording import join_first
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from compcache.images.elf.distances import DistanceTable
+    from compcache.images.elf.objects import DistanceTable
     from compcache.images.linkers.find import Linker
 
 __all__ = ["KIND", "LOADED", "NoSharedObjectError", "SharedObject", "is_comparable", "make", "requires", "write"]
@@ -65,12 +65,11 @@ def write(
         platform: the symbols that the platform's libraries define.
         named: the symbols that libraries named by the source define, and the paths of these libraries.
         imports: the symbols whose addresses are filled in when code is loaded.
-        table: the module's table, or None if the module's object contains it.
+        table: the module's table.
 
     Raises:
         FormatError: only a linker can make this shared object.
         NoSharedObjectError: this process cannot map an image of this size.
-        CompileError: see `write_shared`.
         LibraryError: a library of the platform cannot be opened.
     """
     providers = {symbol: _provider_of(symbol, path) for symbol, path in named.items()}
@@ -131,7 +130,7 @@ def make(
     """Run a linker, and return the shared object and the places of its imports by symbol (`extract_places`).
 
     Args:
-        objects: the object of the module, whose references are weak where possible, then the objects of its entry points.
+        objects: the object of the module, whose references are weak where possible, then those of its table and entry points.
         linker: the linker to use.
         export: the one symbol that the image exports.
         platform: the symbols that the platform's libraries define.

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.arch.known import architecture_of_elf
 from compcache.errors import FormatError
 from compcache.images.elf import parts
-from compcache.images.elf.distances import STT_OBJECT, STV_HIDDEN, STV_PROTECTED
+from compcache.images.elf.objects import STT_OBJECT, STV_HIDDEN, STV_PROTECTED, TABLE_SECTION
 from compcache.images.writer.frames import read_frames
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from compcache.arch.architecture import Linking
-    from compcache.images.elf.distances import DistanceTable
+    from compcache.images.elf.objects import DistanceTable
     from compcache.images.elf.parts import Section
     from compcache.images.writer.frames import Frame
 
-__all__ = ["COMMON", "STT_TLS", "TABLE_SECTION", "Input", "InputSection", "read_input", "with_table"]
+__all__ = ["COMMON", "STT_TLS", "Input", "InputSection", "read_input", "with_table"]
 
 SHT_INIT_ARRAY, SHT_FINI_ARRAY = 14, 15
 _SHT_NULL, _SHT_STRTAB, _SHT_GROUP, _SHT_LLVM_ADDRSIG = 0, 3, 17, 0x6FFF4C03
@@ -48,8 +48,8 @@ _UNMAPPED_PREFIXES = (".debug_", ".comment")
 _OMITTED_SECTIONS = (".note.GNU-stack", ".llvm_addrsig")
 _PROPERTIES = ".note.gnu.property"
 MAX_ALIGNMENT = 0x1000
-#: The number and the name of the section of an added constant, the module's table. No section of an object has this number.
-_ADDED, TABLE_SECTION = -1, ".rodata.compcache"
+#: The number of the section of an added constant, the module's table. No section of an object has this number.
+_ADDED = -1
 _SMALL = 1 << 14  # bytes: the parts of smaller objects are kept
 
 
@@ -116,10 +116,7 @@ def _read_object(data: bytes) -> Input:
 
 
 def with_table(obj: Input, table: DistanceTable) -> Input:
-    """Return an object with an added constant. Raise `CompileError` if the object lacks one of its own symbols.
-
-    The result is what `elf.distances.with_distances` would add to the file of the object.
-    """
+    """Return an object with an added constant, without the file that linkers get (`elf.objects.table_object`)."""
     numbers = {symbol.name: number for number, symbol in enumerate(obj.symbols) if symbol.info >> 4}
     symbols, strings = [*obj.symbols], bytearray(obj.strings)
 
@@ -129,8 +126,9 @@ def with_table(obj: Input, table: DistanceTable) -> Input:
         symbols.append(parts.Symbol(0, name, len(strings), parts.STB_GLOBAL << 4 | kind, visibility, section, 0, size))
         strings.extend(name.encode("utf-8", "surrogateescape") + b"\0")
 
-    for name in table.missing(numbers):
-        add_symbol(name, STT_NOTYPE, STV_HIDDEN, _SHN_UNDEF, 0)
+    for name in table.names:
+        if name not in numbers:
+            add_symbol(name, STT_NOTYPE, STV_HIDDEN, _SHN_UNDEF, 0)
     size = table.size()
     section = InputSection(
         _ADDED, TABLE_SECTION, ".rodata", parts.SHT_PROGBITS, parts.SHF_ALLOC, memoryview(table.head.ljust(size, b"\0")), size, 16, 0,

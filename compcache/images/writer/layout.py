@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.errors import FormatError
+from compcache.images.elf.objects import TABLE_SECTION
 from compcache.images.elf.parts import SHF_ALLOC, SHT_NOBITS, align_up
-from compcache.images.writer.inputs import SHF_EXECINSTR, SHF_MERGE, SHF_STRINGS, SHF_TLS, SHF_WRITE, TABLE_SECTION
+from compcache.images.writer.inputs import SHF_EXECINSTR, SHF_MERGE, SHF_STRINGS, SHF_TLS, SHF_WRITE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -18,7 +18,7 @@ from compcache.interrupts import as_format_error
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from compcache.images.elf.distances import DistanceTable
+    from compcache.images.elf.objects import DistanceTable
     from compcache.images.elf.parts import Symbol
     from compcache.images.writer.inputs import Input
     from compcache.images.writer.layout import Layout
@@ -72,16 +72,12 @@ def write_shared(
         run_paths: further directories with these libraries.
         table: a constant to add to the first object, or None.
 
-    Raises:
-        FormatError: an object is malformed, or has parts that the writer does not support. A linker may support them.
-        CompileError: the first object lacks a symbol that its code defines (`DistanceTable.missing`).
+    Raise `FormatError` if an object is malformed, or has parts that the writer does not support. A linker may support them.
     """
-    problem = "the shared object cannot be written, because an object is damaged or too large"
-    with as_format_error(problem):
+    with as_format_error("the shared object cannot be written, because an object is damaged or too large"):
         inputs = [read_input(data) for data in objects]
-    if table is not None:
-        inputs[0] = with_table(inputs[0], table)
-    with as_format_error(problem):
+        if table is not None:
+            inputs[0] = with_table(inputs[0], table)
         return _write_image(inputs, export, optional, imports, providers, run_paths)
 
 
