@@ -137,7 +137,7 @@ class CacheObject(_Cache):  # type: ignore[misc]
 
     def _old_code_reason(self, identity: Identity) -> str:
         """Return why the code of the function or of a callee was compiled from other values than the present ones; "" if it was not."""
-        return find_old_code(identity.parts[1:]) or ("" if is_latest(identity.parts) else changed_value(self._function))
+        return find_old_code(identity.parts, 1) or ("" if is_latest(identity.parts) else changed_value(self._function))
 
     def _full_name(self) -> str:
         return full_name(self._function)

@@ -99,7 +99,7 @@ class FunctionCache(CacheObject):
         if identity.key in self._flushed:
             return None
         # Numba would link code that this process has compiled or loaded earlier.
-        reason = find_old_code(identity.parts[0 if self._is_linked(sig) else 1 :]) or unknown_code_reason(identity.parts[1:])
+        reason = find_old_code(identity.parts, 0 if self._is_linked(sig) else 1) or unknown_code_reason(identity.parts[1:])
         base, functions = (make_func_name(identity, sig), identity.lines), history.named_functions(identity.parts)
         cres = self._load(base, functions, sig, target_context) if not reason else None
         if cres is not None:
