@@ -554,11 +554,15 @@ _RECURSION_DEFINED_AGAIN = """
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_function_of_a_recursion_is_found_if_it_is_defined_again_as_it_was(tmp_path: Path, uncached: Callable[..., str]) -> None:
-    source = _RECURSION_DEFINED_AGAIN.replace("x * K if", "x if")
+@pytest.mark.parametrize(("former", "stored"), [("", 2), ("assert x < 100", 3)], ids=["found", "stored"])
+def test_a_function_of_a_recursion_is_found_if_it_is_defined_again_as_it_was(
+    tmp_path: Path, uncached: Callable[..., str], former: str, stored: int
+) -> None:
+    """Code that raises an exception contains its line, so a function at another line is stored."""
+    source = _RECURSION_DEFINED_AGAIN.replace("x * K if", "x if").replace("def down(x):", f"def down(x):\n        {former}")
     programs = Programs(tmp_path, source)
     outcomes = [programs.start("install", tmp_path / "cache", "1") for _ in range(2)]
-    assert [(outcome.stored, outcome.found) for outcome in outcomes] == [(2, 1), (0, 3)]
+    assert [(outcome.stored, outcome.found) for outcome in outcomes] == [(stored, 3 - stored), (0, 3)]
     assert {outcome.answer for outcome in outcomes} == {uncached(source, "1")}
 
 
