@@ -56,22 +56,15 @@ def _decorate(decorator: str, args: tuple[Any, ...], options: dict[str, Any]) ->
     """Implement `njit` and `jit`: return the decorated function, or the decorator for it.
 
     Numba's own decorator is used if compilation is disabled, or if only Numba can interpret the arguments. Raise `ImportError` if Numba is
-    needed and cannot be imported; if positional arguments need it, return the decorator for packaged kernels instead (`kernels.find`).
+    needed and cannot be imported.
     """
-    if _is_jit_disabled() or "signature_or_function" in options:
-        return numba_decorator(decorator)(*args, **options)
-    if len(args) == 1 and type(args[0]) is _Function:
-        return _decorate_function(decorator, None, options, args[0])
-    if not args or args == (None,):
-        return partial(_decorate_function, decorator, None, options)
-    signatures = _convert_signatures(args[0]) if len(args) == 1 else None
-    if signatures is not None:
-        return partial(_decorate_function, decorator, signatures, options)
-    try:
-        decorate = numba_decorator(decorator)
-    except ImportError as error:
-        return _packaged_kernel_decorator(error)
-    return decorate(*args, **options)
+    if not _is_jit_disabled() and "signature_or_function" not in options:
+        if len(args) == 1 and type(args[0]) is _Function:
+            return _decorate_function(decorator, None, options, args[0])
+        signatures = _convert_signatures(args[0]) if len(args) == 1 else None
+        if signatures is not None or not args or args == (None,):
+            return partial(_decorate_function, decorator, signatures, options)
+    return numba_decorator(decorator)(*args, **options)
 
 
 def _decorate_function(decorator: str, signatures: tuple[Any, ...] | None, options: dict[str, Any], function: Any) -> Any:
@@ -95,7 +88,9 @@ def _decorate_function(decorator: str, signatures: tuple[Any, ...] | None, optio
     except ModuleNotFoundError as error:
         if signatures is None or error.name != "numba":
             raise
-        return _packaged_kernel_decorator(error)(function)
+        from compcache.numba.kernels.find import decorate_packaged
+
+        return decorate_packaged(function)
 
 
 def _create_state(function: Any, decorator: str, signatures: tuple[Any, ...] | None, options: dict[str, Any]) -> State | None:
@@ -120,13 +115,6 @@ def _real_dispatcher(function: Any) -> Any:
     from compcache.numba.takeover.dispatchers import real_dispatcher
 
     return real_dispatcher(function)
-
-
-def _packaged_kernel_decorator(error: ImportError) -> Any:
-    """Return the decorator that replaces functions by packaged kernels (`kernels.find`)."""
-    from compcache.numba.kernels.find import decorate_packaged
-
-    return decorate_packaged(error)
 
 
 def _convert_signatures(signature: Any) -> tuple[Any, ...] | None:
@@ -179,7 +167,7 @@ def guvectorize(*args: Any, **options: Any) -> Any:
     Raises:
         ImportError: Numba is needed and cannot be imported.
     """
-    if _is_jit_disabled() or not 0 < len(args) <= _MAX_GUVECTORIZE_ARGUMENTS or type(args[-1]) is not str:
+    if _is_jit_disabled() or len(args) not in (1, 2) or type(args[-1]) is not str:
         return numba_decorator("guvectorize")(*args, **options)
     texts = None if len(args) == 1 else _convert_signatures(list(args[0]) if type(args[0]) is tuple else args[0])
     is_supported = texts is not None or (len(args) == 1 and _is_layout(args[0]))
@@ -198,9 +186,6 @@ def _is_layout(text: str) -> bool:
     if re.fullmatch(f"{operand}(,{operand})*->{operand}(,{operand})*", layout) is None:
         return False
     return set(re.findall(r"\w+", results)) <= set(re.findall(r"\w+", arguments))
-
-
-_MAX_GUVECTORIZE_ARGUMENTS = 2
 
 
 def cfunc(*args: Any, **options: Any) -> Any:

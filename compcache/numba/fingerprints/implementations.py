@@ -30,8 +30,6 @@ __all__ = [
 #: The prefix of the names of functions that generate code.
 GENERATOR = "code generator "
 _MAX_WRAPPERS = 20
-#: What separates the name of a function from the name of a function that it creates.
-_LOCALS = ".<locals>."
 
 
 class Implementation:
@@ -50,7 +48,7 @@ class Implementation:
         self.function = function
         self.options = options
         self.is_overload = is_overload
-        self.creators = tuple(accumulate(key.split(_LOCALS)[:-1], f"{{}}{_LOCALS}{{}}".format))
+        self.creators = tuple(accumulate(key.split(".<locals>.")[:-1], "{}.<locals>.{}".format))
 
 
 #: The attributes of typing templates that contain the options of `@overload` and `@intrinsic`.

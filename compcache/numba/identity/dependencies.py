@@ -72,10 +72,7 @@ def decode_names(data: bytes) -> frozenset[int]:
 
 
 def matching_names(encoded_names: bytes, used: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Return the names of the user's registered implementations that match the digests in `encoded_names`, the result of `encode_names`.
-
-    Those that the implementations in `used` create are omitted (`names_created`).
-    """
+    """Return the names of registered implementations that match the result of `encode_names`, except for `names_created`."""
     registry.refresh()
     digests = registry.names_by_digest.keys() & decode_names(encoded_names) if registry.names_by_digest else ()
     names = {name for digest in digests for name in registry.names_by_digest[digest]}
