@@ -647,3 +647,52 @@ def test_code_is_compared_while_other_threads_record_code() -> None:
     record_code([FunctionPart(callee, b"2", WITH_NUMBA), FunctionPart(function, b"1", WITH_NUMBA, callees=[callee])])
     now = FunctionPart(function, b"1", WITH_NUMBA, callees=[defined_again]), FunctionPart(defined_again, b"2", WITH_NUMBA)
     assert is_latest(Parts(now))
+
+
+_RECURSION_DEFINED_AGAIN = """
+    import sys
+    from numba import njit
+
+    K = int(sys.argv[1])
+
+    @njit(cache=True)
+    def down(x):
+        return x if x <= 0 else up(x - 1)
+
+    @njit(cache=True)
+    def up(x):
+        return x + 1 if x <= 0 else down(x - 1)
+
+    answers = [down(4), up(4)]
+
+    @njit(cache=True)
+    def down(x):
+        return x * K if x <= 0 else up(x - 1)
+
+    print([*answers, down(4), down(5), up(4)])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("former", "stored"), [("", 2), ("assert x < 100", 3)], ids=["found", "stored"])
+def test_a_function_of_a_recursion_is_found_if_it_is_defined_again_as_it_was(
+    tmp_path: Path, uncached: Callable[..., str], former: str, stored: int
+) -> None:
+    """Code that raises an exception contains its line, so a function at another line is stored."""
+    source = _RECURSION_DEFINED_AGAIN.replace("x * K if", "x if").replace("def down(x):", f"def down(x):\n        {former}")
+    programs = Programs(tmp_path, source)
+    outcomes = [programs.start("install", tmp_path / "cache", "1") for _ in range(2)]
+    assert [(outcome.stored, outcome.found) for outcome in outcomes] == [(stored, 3 - stored), (0, 3)]
+    assert {outcome.answer for outcome in outcomes} == {uncached(source, "1")}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", ["run", "install"])
+def test_a_function_of_a_recursion_that_is_defined_in_another_way_is_not_mixed_up(
+    tmp_path: Path, uncached: Callable[..., str], mode: str
+) -> None:
+    programs = Programs(tmp_path, _RECURSION_DEFINED_AGAIN)
+    for given in ("3", "3", "5", "3"):
+        assert programs.start(mode, tmp_path / "cache", given).answer == uncached(_RECURSION_DEFINED_AGAIN, given)

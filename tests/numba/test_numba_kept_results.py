@@ -430,3 +430,112 @@ def test_results_of_overloads_are_kept_for_each_set_of_compiler_flags(tmp_path: 
         assert outcome.answer == uncached(_WITH_FLAGS, *given.split())
         stored.append(outcome.stored)
     assert stored[2] == stored[4] == 0
+
+
+_REGISTERED_FOR_OWN_FUNCTIONS = """
+    import sys
+    from numba import njit
+    from numba.extending import overload, register_jitable
+
+    *earlier, present, added = map(int, sys.argv[1:])
+    K = (earlier or [present])[0]
+
+    def target(x):
+        pass
+
+    @overload(target)
+    def implementation(x):
+        in_cell = K * 2
+
+        @register_jitable
+        def scaled(x):
+            return x * K + in_cell
+
+        def register(function):
+            overload(function, strict=False)(lambda x: function)
+            return function
+
+        @register
+        def other(x):
+            return scaled(x) + added * 100
+
+        return lambda x: (scaled(x), other(x))
+
+    @njit(cache=True)
+    def first(x):
+        return target(x)
+
+    @njit(cache=True)
+    def second(x):
+        return target(x), first(x)
+
+    answers = [first(2.5)]
+    K = present
+    print([*answers, second(2.5), second(2)], "numba.core.compiler" in sys.modules)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", ["run", "install"])
+def test_what_an_overload_registers_for_its_own_functions_is_a_part_of_it(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
+    programs = Programs(tmp_path, _REGISTERED_FOR_OWN_FUNCTIONS)
+    outcomes = []
+    for given in ("3 0", "3 0", "4 0", "3 1", "3 0", "3 5 0", "3 5 0"):
+        outcomes.append(programs.start(mode, tmp_path / "cache", *given.split()))
+        assert outcomes[-1].answer.split("]")[0] == uncached(_REGISTERED_FOR_OWN_FUNCTIONS, *given.split()).split("]")[0]
+    for outcome in (outcomes[1], outcomes[4]):
+        assert (outcome.stored, outcome.found or outcome.answer.split("]")[1]) == (0, {"run": " False", "install": 3}[mode])
+
+
+_REGISTERED_FOR_ANOTHER_FUNCTION = """
+    import sys
+    from numba import njit
+    from numba.extending import overload
+
+    *earlier, present = map(int, sys.argv[1:])
+    K = (earlier or [present])[0]
+
+    def target(x):
+        pass
+
+    def helper(x):
+        pass
+
+    @overload(target)
+    def implementation(x):
+        in_cell = K
+
+        @overload(helper)
+        def for_helper(x):
+            return lambda x: x * in_cell
+
+        return lambda x: helper(x)
+
+    @njit(cache=True)
+    def first(x):
+        return target(x)
+
+    @njit
+    def with_helper(x):
+        return helper(x)
+
+    @njit(cache=True)
+    def second(x):
+        return target(x), with_helper(x)
+
+    answers = [first(2)] if earlier else []
+    K = present
+    print([*answers, second(2.5)])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_what_an_overload_registers_for_another_function_is_no_part_of_it(tmp_path: Path, uncached: Callable[..., str]) -> None:
+    """The first implementation is used, which may be that of an earlier run."""
+    programs = Programs(tmp_path, _REGISTERED_FOR_ANOTHER_FUNCTION)
+    for given in ("3 5", "5", "3 5", "5"):
+        assert programs.start("install", tmp_path / "cache", *given.split()).answer == uncached(
+            _REGISTERED_FOR_ANOTHER_FUNCTION, *given.split()
+        )

@@ -10,7 +10,7 @@ from numba.core.codegen import JITCodeLibrary
 from compcache.numba.compilation import scopes
 from compcache.numba.fingerprints.fixed_code import early_code
 from compcache.numba.fingerprints.implementations import stable_name
-from compcache.numba.identity.dependencies import Dependency, dependency_of, dependency_of_generator, dependency_of_type
+from compcache.numba.identity.dependencies import Dependency, dependency_of, dependency_of_generator, dependency_of_type, names_created
 from compcache.numba.identity.kept_results import Result, record_generators, record_results
 from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable
 
@@ -99,8 +99,11 @@ def collect_dependencies(library: Any, scope: scopes.Scope | None = None) -> Lib
         changed = scope.changed - of_scope.dependencies
     problems = [part.problem for part in parts if part.problem is not None]
     results = {result for part in parts for result in part.results}
+    dependencies = frozenset().union(*[part.dependencies for part in parts])
+    created = names_created({name for name, _ in dependencies}, dependencies)
+    changed |= {dependency for dependency in dependencies if dependency.name in created}
     _records[library] = LibraryRecord(
-        dependencies=frozenset().union(*[part.dependencies for part in parts]) - changed,
+        dependencies=dependencies - changed,
         names=frozenset().union(*[part.names for part in parts]),
         problem=max(problems, key=lambda error: isinstance(error, Unrepeatable), default=None),  # the strictest one
         linked=frozenset().union(*[part.linked for part in parts]),

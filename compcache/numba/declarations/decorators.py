@@ -56,25 +56,18 @@ def _decorate(decorator: str, args: tuple[Any, ...], options: dict[str, Any]) ->
     """Implement `njit` and `jit`: return the decorated function, or the decorator for it.
 
     Numba's own decorator is used if compilation is disabled, or if only Numba can interpret the arguments. Raise `ImportError` if Numba is
-    needed and cannot be imported; if positional arguments need it, return the decorator for packaged kernels instead (`kernels.find`).
+    needed and cannot be imported.
     """
-    if _is_jit_disabled() or "signature_or_function" in options:
-        return numba_decorator(decorator)(*args, **options)
-    if len(args) == 1 and type(args[0]) is _Function:
-        return _decorate_function(decorator, None, options, args[0])
-    if not args or args == (None,):
-        return partial(_decorate_function, decorator, None, options)
-    texts = _convert_signatures(args[0]) if len(args) == 1 else None
-    if texts is not None:
-        return partial(_decorate_function, decorator, texts, options)
-    try:
-        decorate = numba_decorator(decorator)
-    except ImportError as error:
-        return _packaged_kernel_decorator(error)
-    return decorate(*args, **options)
+    if not _is_jit_disabled() and "signature_or_function" not in options:
+        if len(args) == 1 and type(args[0]) is _Function:
+            return _decorate_function(decorator, None, options, args[0])
+        signatures = _convert_signatures(args[0]) if len(args) == 1 else None
+        if signatures is not None or not args or args == (None,):
+            return partial(_decorate_function, decorator, signatures, options)
+    return numba_decorator(decorator)(*args, **options)
 
 
-def _decorate_function(decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any], function: Any) -> Any:
+def _decorate_function(decorator: str, signatures: tuple[Any, ...] | None, options: dict[str, Any], function: Any) -> Any:
     """Decorate a Python function. Any other object is decorated by Numba.
 
     Without Numba, a function with signatures that is not stored becomes the kernel that was packaged beside its module. Raise
@@ -88,17 +81,19 @@ def _decorate_function(decorator: str, signatures: tuple[str, ...] | None, optio
             from compcache.numba.declarations.signatures import declare_function
 
             return _select_result(declare_function(state))
-        if state is not None and state.requests_caching:
+        if state is not None:
             return _real_dispatcher(make_lazy_function(state))
         decorator_args = () if signatures is None else (list(signatures),)
         return numba_decorator(decorator)(*decorator_args, **options)(function)
     except ModuleNotFoundError as error:
         if signatures is None or error.name != "numba":
             raise
-        return _packaged_kernel_decorator(error)(function)
+        from compcache.numba.kernels.find import decorate_packaged
+
+        return decorate_packaged(function)
 
 
-def _create_state(function: Any, decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any]) -> State | None:
+def _create_state(function: Any, decorator: str, signatures: tuple[Any, ...] | None, options: dict[str, Any]) -> State | None:
     """Return the state of a decorated function, or None if Numba must decorate the object."""
     return State(function, decorator, signatures, dict(options), _real_dispatcher) if _is_decoratable(function) else None
 
@@ -122,20 +117,12 @@ def _real_dispatcher(function: Any) -> Any:
     return real_dispatcher(function)
 
 
-def _packaged_kernel_decorator(error: ImportError) -> Any:
-    """Return the decorator that replaces functions by packaged kernels (`kernels.find`)."""
-    from compcache.numba.kernels.find import decorate_packaged
-
-    return decorate_packaged(error)
-
-
-def _convert_signatures(signature: Any) -> tuple[str, ...] | None:
-    """Return the texts of a signature or a list of signatures, or None if only Numba can interpret one of them, or the list is empty."""
-    from compcache.numba.registered.type_texts import signature_expression
+def _convert_signatures(signature: Any) -> tuple[Any, ...] | None:
+    """Return a signature or a list of signatures, as text if the types have texts; None for an empty list or any other object."""
+    from compcache.numba.registered.type_texts import is_signature, signature_expression
 
     signatures = signature if isinstance(signature, list) else [signature]
-    texts = [signature_expression(item) for item in signatures]
-    return tuple([text for text in texts if text is not None]) if signatures and None not in texts else None
+    return tuple([signature_expression(item) or item for item in signatures]) if signatures and all(map(is_signature, signatures)) else None
 
 
 def _is_jit_disabled() -> bool:
@@ -180,7 +167,7 @@ def guvectorize(*args: Any, **options: Any) -> Any:
     Raises:
         ImportError: Numba is needed and cannot be imported.
     """
-    if _is_jit_disabled() or not 0 < len(args) <= _MAX_GUVECTORIZE_ARGUMENTS or type(args[-1]) is not str:
+    if _is_jit_disabled() or len(args) not in (1, 2) or type(args[-1]) is not str:
         return numba_decorator("guvectorize")(*args, **options)
     texts = None if len(args) == 1 else _convert_signatures(list(args[0]) if type(args[0]) is tuple else args[0])
     is_supported = texts is not None or (len(args) == 1 and _is_layout(args[0]))
@@ -199,9 +186,6 @@ def _is_layout(text: str) -> bool:
     if re.fullmatch(f"{operand}(,{operand})*->{operand}(,{operand})*", layout) is None:
         return False
     return set(re.findall(r"\w+", results)) <= set(re.findall(r"\w+", arguments))
-
-
-_MAX_GUVECTORIZE_ARGUMENTS = 2
 
 
 def cfunc(*args: Any, **options: Any) -> Any:
@@ -249,7 +233,7 @@ def _decorate_stencil(options: dict[str, Any], function: Any) -> Any:
 
 
 def _decorate_ufunc(
-    decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any], args: tuple[Any, ...], function: Any
+    decorator: str, signatures: tuple[Any, ...] | None, options: dict[str, Any], args: tuple[Any, ...], function: Any
 ) -> Any:
     """Return the ufunc of a decorated function: Numba's own if it is parallel without signatures, or if only Numba can run it."""
     if decorator == "vectorize" and is_lazy_function(function):
@@ -266,7 +250,7 @@ def _decorate_ufunc(
     return numba_decorator(decorator)(*args, **numba_options)(function)
 
 
-def _decorate_callback(signature: str, options: dict[str, Any], function: Any) -> Any:
+def _decorate_callback(signature: Any, options: dict[str, Any], function: Any) -> Any:
     """Return the callback of a decorated function. The callback is Numba's own if only Numba can interpret the object or the options."""
     state = _create_state(function, "cfunc", (signature,), options)
     if state is not None and not state.reason:

@@ -83,7 +83,7 @@ def load_declared_code(state: State, details_shape: str = "?") -> DeclaredCode |
     """
     try:
         state.key = key_of(state.function, state.key_options, f"{state.decorator} {state.signatures}")
-        if has_numba() or old_code_reason(state.key.content.reads[1:]):  # Numba compiles the function again for each declaration
+        if has_numba() or old_code_reason(state.key.content.reads, 1):  # Numba compiles the function again for each declaration
             return None
         cache = open_cache()
         fields = find_fields(cache, state.key.name, f"([[{{ui}}]][{RECORD}]{details_shape})") if cache is not None else None

@@ -137,7 +137,7 @@ class CacheObject(_Cache):  # type: ignore[misc]
 
     def _old_code_reason(self, identity: Identity) -> str:
         """Return why the code of the function or of a callee was compiled from other values than the present ones; "" if it was not."""
-        return find_old_code(identity.parts[1:]) or ("" if is_latest(identity.parts) else changed_value(self._function))
+        return find_old_code(identity.parts, 1) or ("" if is_latest(identity.parts) else changed_value(self._function))
 
     def _full_name(self) -> str:
         return full_name(self._function)
@@ -156,9 +156,8 @@ class CacheObject(_Cache):  # type: ignore[misc]
         """Record why an overload is not cached, without a warning."""
         self._backend.record_refusal(make_label(self._full_name(), sig), reason)
 
-    def _record_reason_and_warn(self, sig: Any, reason: str) -> None:
-        """Record why Numba would not cache an overload. Issue Numba's warning if the program has requested caching."""
-        self._record_reason(sig, reason)
+    def _warn_uncached(self, reason: str) -> None:
+        """Issue Numba's warning about an overload that Numba would not cache, if the program has requested caching."""
         if not self._is_requested:
             return
         message = f'Cannot cache compiled function "{self._function.__qualname__.split(".")[-1]}" as {reason}'

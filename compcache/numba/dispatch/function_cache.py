@@ -99,7 +99,7 @@ class FunctionCache(CacheObject):
         if identity.key in self._flushed:
             return None
         # Numba would link code that this process has compiled or loaded earlier.
-        reason = find_old_code(identity.parts[0 if self._is_linked(sig) else 1 :]) or unknown_code_reason(identity.parts[1:])
+        reason = find_old_code(identity.parts, 0 if self._is_linked(sig) else 1) or unknown_code_reason(identity.parts[1:])
         base, functions = (make_func_name(identity, sig), identity.lines), history.named_functions(identity.parts)
         cres = self._load(base, functions, sig, target_context) if not reason else None
         if cres is not None:
@@ -182,8 +182,8 @@ class FunctionCache(CacheObject):
         identity = self._identities.get(_signature_key(sig)) or self._identify(sig, data.target_context)
         reason = save.numba_refusal_reason(data)
         if reason:
-            self._record_reason_and_warn(sig, reason)
-            self._count_compiled(sig, seconds)
+            self._record_uncached_result(sig, reason, seconds)
+            self._warn_uncached(reason)
             return True
         if isinstance(identity, Unidentifiable):
             self._record_uncached_result(sig, str(identity), seconds)
@@ -273,10 +273,6 @@ class FunctionCache(CacheObject):
     def _record_uncached_result(self, sig: Any, reason: str, seconds: float) -> None:
         """Record why a compile result is not cached, and count the compilation."""
         self._record_reason(sig, reason)
-        self._count_compiled(sig, seconds)
-
-    def _count_compiled(self, sig: Any, seconds: float) -> None:
-        """Count a compilation of the function in the statistics of the cache."""
         frontend.count_compilation(self._cache, make_label(self._full_name(), sig), seconds)
 
     def _load_delegated(self, sig: Any, target_context: Any, refusal: Unidentifiable | None = None) -> Any:

@@ -82,7 +82,7 @@ def _outdated_reason(description: Description, *, is_new: bool) -> str:
                 return f"the implementation {dependency.name} has changed since the code was compiled"
         except Unidentifiable as error:
             return f"the implementation {dependency.name} cannot be compared: {error}"
-    added = set(matching_names(description.asked)) - set(description.answered)
+    added = set(matching_names(description.asked, description.used)) - set(description.answered)
     return f"the implementation {min(added)}, which the compiler may use, was registered since the code was compiled" if added else ""
 
 

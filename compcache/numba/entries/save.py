@@ -161,7 +161,7 @@ def _make_checked_fields(lines: str, recorded: libraries.LibraryRecord) -> tuple
         raise NotCacheable(str(recorded.problem)) from recorded.problem
     asked = encode_names(recorded.names)
     rows = sorted(recorded.dependencies | encode_results(recorded.results))
-    return requested_cpu(), lines, tuple(rows), asked, matching_names(asked)
+    return requested_cpu(), lines, tuple(rows), asked, matching_names(asked, recorded.dependencies)
 
 
 def _name_linked(recorded: libraries.LibraryRecord, identity: Identity) -> libraries.LibraryRecord:

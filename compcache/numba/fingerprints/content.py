@@ -61,14 +61,15 @@ def content_of(function: Any, options: Any, functions: Iterable[Any] = ()) -> Co
         raise NotLazy(str(error)) from error
 
 
-def find_old_code(parts: Sequence[FunctionPart]) -> str:
+def find_old_code(parts: Sequence[FunctionPart], first: int = 0) -> str:
     """Return why code in this process was compiled from other values or classes than these functions read now, or "" if it was not.
 
-    If the present values cannot be compared, the reason names the first function with a key that needs no Numba.
+    See `old_code_reason` for `first`. If the present values cannot be compared, the reason names the first function with a key that needs
+    no Numba.
     """
-    without_numba = functions_recorded_as(WITHOUT_NUMBA, parts)
+    without_numba = functions_recorded_as(WITHOUT_NUMBA, parts[first:])
     try:
-        return old_code_reason([*parts, *_find_parts(without_numba)])
+        return old_code_reason([*parts, *_find_parts(without_numba)], first)
     except Unidentifiable:
         return changed_value(without_numba[0])
 

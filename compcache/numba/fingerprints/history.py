@@ -67,13 +67,14 @@ def changed_value(function: Any) -> str:
     return f"{name} reads a value that has changed since {name} was compiled: pass this value as an argument"
 
 
-def old_code_reason(parts: Sequence[FunctionPart]) -> str:
+def old_code_reason(parts: Sequence[FunctionPart], first: int = 0) -> str:
     """Return `changed_value` for the first function whose code in this process was compiled from other values; "" if there is none.
 
+    The parts before `first` are not examined, but other functions may refer to them.
     Code may refer to a former class by a name that another class has now. Then the reason names this class, if the former class still
     exists. An image is mapped once, and code that has raised an exception keeps its class.
     """
-    for part in parts:
+    for part in parts[first:]:
         if not all(_is_current(row, part, parts) for row in _rows_of(part.function, part.kind)):
             return changed_value(part.function)
         if part.kind == CLASS and any(known() is not part.function for known in [*_classes.get(_name_of(part.function), ())]):

@@ -7,6 +7,7 @@ covers its own implementations.
 from __future__ import annotations
 
 import functools
+from itertools import accumulate
 from types import FunctionType, MethodType
 from zlib import crc32
 
@@ -38,14 +39,16 @@ class Implementation:
         function: the function.
         options: the options.
         is_overload: whether the compiler compiles the function that this function returns.
+        creators: the names of the functions that create the callable for which this function is registered, the outermost first.
     """
 
-    __slots__ = ("function", "is_overload", "options")
+    __slots__ = ("creators", "function", "is_overload", "options")
 
-    def __init__(self, function: Any, options: tuple[tuple[str, Any], ...], *, is_overload: bool = False) -> None:
+    def __init__(self, function: Any, options: tuple[tuple[str, Any], ...], *, is_overload: bool = False, key: str = "") -> None:
         self.function = function
         self.options = options
         self.is_overload = is_overload
+        self.creators = tuple(accumulate(key.split(".<locals>.")[:-1], "{}.<locals>.{}".format))
 
 
 #: The attributes of typing templates that contain the options of `@overload` and `@intrinsic`.
@@ -131,12 +134,12 @@ class _Registry:
         attribute = getattr(template, "_attr", None)
         if attribute or is_library_module(getattr(key, "__module__", None)):  # code need not name the type or the operator
             options += _registration_option(key)
-        implementation = Implementation(function, options, is_overload=is_overload)
+        requested_name = attribute or key_name(key)
+        implementation = Implementation(function, options, is_overload=is_overload, key=requested_name)
         if not attribute:  # the compiler asks for a method by its name, even if no code names the type
             self.by_key.setdefault(id(key), []).append(implementation)
         name = stable_name(function)
         self.by_name.setdefault(name, []).append(implementation)
-        requested_name = attribute or key_name(key)
         self.names_by_digest.setdefault(digest_name(requested_name), []).append(name)
 
     def _add_generator(self, kind: str, row: tuple[Any, ...]) -> None:

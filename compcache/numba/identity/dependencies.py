@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Dependency", "decode_names", "dependency_of", "dependency_of_generator", "dependency_of_type", "encode_names",
-    "functions_compiled_for", "has_content", "is_current", "matching_names",
+    "functions_compiled_for", "has_content", "is_current", "matching_names", "names_created",
 ]  # fmt: skip
 
 #: The prefix of the content of an implementation that declined the argument types. The digest after it omits the values without an identity
@@ -71,11 +71,22 @@ def decode_names(data: bytes) -> frozenset[int]:
     return frozenset(unpack(f"<{len(data) // 4}I", data))
 
 
-def matching_names(encoded_names: bytes) -> tuple[str, ...]:
-    """Return the names of the user's registered implementations that match the digests in `encoded_names`, the result of `encode_names`."""
+def matching_names(encoded_names: bytes, used: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Return the names of registered implementations that match the result of `encode_names`, except for `names_created`."""
     registry.refresh()
     digests = registry.names_by_digest.keys() & decode_names(encoded_names) if registry.names_by_digest else ()
-    return tuple(sorted({name for digest in digests for name in registry.names_by_digest[digest]}))
+    names = {name for digest in digests for name in registry.names_by_digest[digest]}
+    return tuple(sorted(names - names_created(names, used)))
+
+
+def names_created(names: Iterable[str], used: Iterable[tuple[str, str]]) -> set[str]:
+    """Return those of the names whose implementations are registered only for functions that implementations in `used` create.
+
+    What an implementation creates when it runs follows from its content. A process that loads the result has not run it.
+    """
+    creators = {name for name, _ in used}
+    registered = {name: registry.by_name.get(name, ()) for name in names}
+    return {name for name, rows in registered.items() if rows and not any(creators.isdisjoint(row.creators) for row in rows)}
 
 
 #: The limits for implementations of a package with files. Comparing the files is cheaper than examining more values.

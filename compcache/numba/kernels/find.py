@@ -50,21 +50,16 @@ class Kernels:
         raise TypeError(f"each kernel of {self.__qualname__}() raised TypeError for ({types}): pass arguments for {signatures}") from cause
 
 
-def decorate_packaged(numba_error: ImportError) -> Any:
-    """Return a decorator that replaces a function by its packaged kernels. `numba_error` says why Numba cannot be imported."""
-
-    def decorate(function: FunctionType) -> Any:
-        """Return the packaged kernels of a function. Raise `ImportError` if no kernel was packaged."""
-        kernels = find_kernels(function)
-        if kernels is None:
-            raise ImportError(
-                f"{function.__module__}.{function.__qualname__} has no packaged kernel, and numba is not installed; "
-                "install numba, or package the kernels of its module",
-                name="numba",
-            ) from numba_error
-        return kernels
-
-    return decorate
+def decorate_packaged(function: FunctionType) -> Any:
+    """Return the packaged kernels of a function. Raise `ImportError` if no kernel was packaged."""
+    kernels = find_kernels(function)
+    if kernels is None:
+        raise ImportError(
+            f"{function.__module__}.{function.__qualname__} has no packaged kernel, and numba is not installed; "
+            "install numba, or package the kernels of its module",
+            name="numba",
+        )
+    return kernels
 
 
 def find_kernels(function: FunctionType) -> Any:

@@ -40,7 +40,7 @@ class State:
     Attributes:
         function: the Python function.
         decorator: the name of its decorator.
-        signatures: the declared signatures as text; None for a function without declared signatures.
+        signatures: the declared signatures, as text if their types have texts; None for a function without declared signatures.
         options: the options of the decorator.
         defaults: the default values of the parameters at the time of the declaration, which Numba's dispatcher keeps, by name.
         make_real: creates Numba's dispatcher for a lazy function.
@@ -57,7 +57,7 @@ class State:
     )  # fmt: skip
 
     def __init__(
-        self, function: Any, decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any],
+        self, function: Any, decorator: str, signatures: tuple[Any, ...] | None, options: dict[str, Any],
         make_real: Callable[[Any], Any],
     ) -> None:  # fmt: skip
         self.function = function
@@ -102,7 +102,7 @@ class State:
         walk.feed_jitted(self.function, self.key_options, owner=self)
 
 
-def _reason_for_numba(function: Any, decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any]) -> str:
+def _reason_for_numba(function: Any, decorator: str, signatures: tuple[Any, ...] | None, options: dict[str, Any]) -> str:
     """Return why only Numba can run a function, or "" if stored code can.
 
     `cache=False` is a reason if the program uses the decorators of this package. For Numba's own decorators it is the default.
@@ -111,6 +111,8 @@ def _reason_for_numba(function: Any, decorator: str, signatures: tuple[str, ...]
         reason = _reason_in_options(decorator, options)
     except NotLazy as error:
         reason = str(error)
+    if not {str}.issuperset(map(type, signatures or ())):
+        reason = reason or "a declared signature contains a type that has no text"
     return reason or _reason_in_parameters(function, is_plain=signatures is None and decorator in ("jit", "njit"))
 
 

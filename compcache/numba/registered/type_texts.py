@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["SCALARS", "array_text", "signature_expression", "text_of", "tuple_text"]
+__all__ = ["SCALARS", "array_text", "is_signature", "signature_expression", "text_of", "tuple_text"]
 
 #: Types that Numba prints in another way than it names them.
 _NAMES = {"bool": "boolean", "void*": "voidptr"}
@@ -87,13 +87,17 @@ def signature_expression(value: Any) -> str | None:
         return text
     if kind is tuple:
         return _join_types("", value)
-    if not hasattr(kind, "_compcache_is_signature") and (kind.__module__, kind.__name__) != _SIGNATURE:
+    if not is_signature(value):
         return None
     result = text_of(value.return_type)
     return _join_types(result, value.args) if result is not None and value.recvr is None else None
 
 
-_SIGNATURE = ("numba.core.typing.templates", "Signature")
+def is_signature(value: Any) -> bool:
+    """Return whether an object is a signature: a text, a tuple of types, or a signature of Numba or its stand-in."""
+    kind = type(value)
+    is_numbas = (kind.__module__, kind.__name__) == ("numba.core.typing.templates", "Signature")
+    return is_numbas or kind in (str, tuple) or hasattr(kind, "_compcache_is_signature")
 
 
 def _join_types(result: str, types: tuple[Any, ...]) -> str | None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from numba_helpers import Project
+from numba_modes import Programs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -252,3 +253,31 @@ def test_one_function_is_declared_again_with_other_globals(tmp_path: Path) -> No
     """
     for imports in (True, False):
         assert project.run(script, backend=False, COMPCACHE_DIR=str(project.cache)) == ([[10, 10], [15, 15]], imports)
+
+
+WITHOUT_TEXTS = """
+    import numpy
+    from DECORATORS import njit
+    from numba import from_dtype, types
+
+    FACTOR = 3
+    record = numpy.dtype([("a", "i8"), ("b", "f8")])
+
+    @njit([types.float64(from_dtype(record)[:]), "float64(float64)"])
+    def first(rows):
+        return 2.0 * FACTOR
+
+    @njit((types.ByteArray(types.uint8, 1, "C"),))
+    def second(data):
+        return data[0] * FACTOR
+
+    print(first(numpy.zeros(2, record)) + second(bytearray(b"a")))
+"""
+
+
+@pytest.mark.parametrize("mode", ["run", "decorators"])
+def test_functions_whose_signatures_have_no_text_are_found(tmp_path: Path, mode: str) -> None:
+    programs = Programs(tmp_path, WITHOUT_TEXTS)
+    assert [programs.start(mode, tmp_path / "cache") for _ in range(2)] == [("297.0", 3, 0), ("297.0", 0, 3)]
+    programs.source = WITHOUT_TEXTS.replace("FACTOR = 3", "FACTOR = 4")
+    assert programs.start(mode, tmp_path / "cache") == ("396.0", 3, 0)
