@@ -52,14 +52,12 @@ _PROGRAM = """
             return self.at
 
     def answers():
-        items, texts, counter = List(), Dict.empty(types.unicode_type, types.float64), Counter(3)
+        items, values, counter = List(), Dict.empty(types.int64, types.float64), Counter(3)
         items.append(1)
-        items.extend(List([5, 6]))
-        texts["a"] = 2.5
-        counter.next()
-        counter.at += 1
-        return list(items), items.pop(), len(items), dict(texts), "b" in texts, counter.next(), counter.at, str(Pair(1, 2.5)._numba_type_)
+        values[2] = 2.5
+        return items[0], len(items), values[2], counter.next(), counter.at, str(Pair(1, 2.5)._numba_type_)
 """
+_INSTALL = "import compcache.numba\ncompcache.numba.install(lazy=True)\n"
 _ASK = """
 from numba.core import event
 recorder = event.RecordingListener()
@@ -71,8 +69,7 @@ result = result, compiled
 
 
 def _ask(project: Project, *, lazily: bool = True) -> Any:
-    install = "import compcache.numba\ncompcache.numba.install(lazy=True)\n" if lazily else ""
-    return project.run(f"{install}import program{_ASK}", backend=False, COMPCACHE_DIR=str(project.cache))
+    return project.run(f"{_INSTALL if lazily else ''}import program{_ASK}", backend=False, COMPCACHE_DIR=str(project.cache))
 
 
 def test_functions_that_numba_declares_are_compiled_once_and_follow_what_they_call(tmp_path: Path) -> None:
@@ -91,3 +88,23 @@ def test_functions_that_numba_declares_are_compiled_once_and_follow_what_they_ca
     assert [_ask(project)[0] for _ in range(2)] == [changed] * 2
     project.write(steps=_STEP)
     assert _ask(project) == (expected, [])
+
+
+def test_new_callers_of_functions_that_ran_without_numba_are_stored(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(steps=_STEP)
+    caller = "from numba import njit\nfrom steps import step\n\n@njit\ndef double(x):\n    return 2 * step(x)\n"
+    project.write(callers=caller)
+
+    def ask(call: str) -> Any:
+        script = f"import sys\n{_INSTALL}import callers, steps\nresult = {call}, 'numba.core' in sys.modules"
+        return project.run(script, backend=False, COMPCACHE_DIR=str(project.cache))
+
+    assert ask("steps.step(1)") == (4, True)
+    assert ask("steps.step(1)") == (4, False)
+    assert ask("(steps.step(1), callers.double(5))") == ((4, 16), True)
+    assert ask("(steps.step(1), callers.double(5))") == ((4, 16), False)
+    project.write(steps=_STEP.replace("BY = 3", "BY = 7"))
+    assert ask("(steps.step(1), callers.double(5))")[0] == (8, 24)
+    project.write(steps=_STEP)
+    assert ask("(steps.step(1), callers.double(5))") == ((4, 16), False)
