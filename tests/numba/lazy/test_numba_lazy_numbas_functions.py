@@ -12,7 +12,7 @@ from compcache import Cache
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 pytest.importorskip("numba")
 
 _STEP = """
