@@ -143,20 +143,18 @@ def _install_import_hook(backend: Backend) -> Any:
         if warn_if_unsupported():  # Numba's metadata named a supported version, but the imported Numba is not supported
             set_installed(None, None)
             return None
-        return _install_numba_hooks(backend, is_first=False)
+        return _install_numba_hooks(backend, stores_all=True)
 
     hook = Hook(install_hooks)
     hook.install()
     return hook
 
 
-def _install_numba_hooks(backend: Backend, *, is_first: bool) -> Any:
-    """Install the hooks in Numba, and return the object that removes them. See `_install` for `is_first`."""
+def _install_numba_hooks(backend: Backend, *, is_first: bool = False, stores_all: bool = False) -> Any:
+    """Install the hooks in Numba, and return the object that removes them. See `Hooks` for the options."""
     from compcache.numba.hooks.installation import Hooks
 
-    hooks = Hooks(backend)
-    hooks.install(is_first=is_first)
-    return hooks
+    return Hooks(backend, stores_all=stores_all).install(is_first=is_first)
 
 
 def uninstall() -> None:

@@ -21,6 +21,7 @@ from compcache.numba.dispatch.function_cache import FunctionCache
 from compcache.numba.dispatch.gufunc_cache import GufuncCache
 from compcache.numba.fingerprints.fingerprint import fingerprint, walk_value
 from compcache.numba.fingerprints.fixed_code import CodeIdentity, record_running
+from compcache.numba.fingerprints.owners import owner_of
 from compcache.numba.hooks import recorders
 from compcache.numba.hooks.replacements import Replacements
 from compcache.numba.lazy.garbage import few_collections
@@ -44,15 +45,16 @@ class Hooks:
 
     Args:
         backend: the backend that functions use after the installation.
+        stores_all: whether functions use it that Numba's own decorators declare without a request for caching.
     """
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, backend: Backend, *, stores_all: bool = False) -> None:
+        self._backend, self._stores_all = backend, stores_all
         self._replacements = Replacements()
         self._adopted_owners: list[tuple[weakref.ref[Any], str]] = []
 
-    def install(self, *, is_first: bool) -> None:
-        """Replace Numba's functions. If an error occurs, undo all replacements.
+    def install(self, *, is_first: bool) -> Hooks:
+        """Replace Numba's functions, and return these hooks. If an error occurs, undo all replacements.
 
         `is_first` is whether Numba is about to compile or load its first function.
 
@@ -63,6 +65,7 @@ class Hooks:
         except BaseException:
             self.remove()
             raise
+        return self
 
     def _install(self, *, is_first: bool) -> None:
         """Start recording, and replace the methods that create and use cache objects. See `install` for `is_first` and the exception."""
@@ -128,13 +131,7 @@ class Hooks:
 
     def _make_enable_caching(self, attribute: str, function: str) -> Callable[[Any], None]:
         """Return the replacement for `enable_caching`, which creates a cache object of the backend."""
-        backend = self._backend
-
-        def enable_caching(self: Any) -> None:
-            """Give a function a cache object of the backend."""
-            setattr(self, attribute, FunctionCache(backend, self, getattr(self, function)))
-
-        return enable_caching
+        return lambda owner: setattr(owner, attribute, FunctionCache(self._backend, owner, getattr(owner, function)))
 
     def _make_compile_wrapper(self, attribute: str, function: str) -> Callable[[Any], Any]:
         """Return a wrapper of `compile`. It makes functions that were decorated before the installation use the backend until `remove`."""
@@ -156,12 +153,16 @@ class Hooks:
     def _adopt(self, owner: Any, attribute: str, function: str) -> None:
         """Replace a function's cache object until `remove` if Numba created it. Leave the backend's own cache objects.
 
-        The owner has the cache object and the Python function in the attributes with these names.
+        The owner has the cache object and the Python function in the attributes with these names. Without a request for caching, replace
+        those of functions that Python calls, like methods of typed lists. Those of lazy functions stay.
         """
-        current = getattr(owner, attribute)
-        if isinstance(current, caching.FunctionCache):
+        current, compiler = getattr(owner, attribute), getattr(owner, "_compiler", None)
+        is_requested = isinstance(current, caching.FunctionCache)
+        is_stored = self._stores_all and type(current) is caching.NullCache and owner_of(owner) is compiler and not scopes.is_compiling()
+        if is_requested or is_stored:
             self._adopted_owners.append((weakref.ref(owner), attribute))
-            setattr(owner, attribute, FunctionCache(self._backend, owner, getattr(owner, function), fallback=current))
+            cache = FunctionCache(self._backend, owner, getattr(owner, function), is_requested=is_requested, fallback=current)
+            setattr(owner, attribute, cache)
 
     def _cache_gufuncs_in_backend(self, original: Any) -> Any:
         """Return a constructor of gufunc wrappers that creates a cache object of the backend if the program requests caching."""

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints.code_digest import replaced_defaults_reason
+from compcache.numba.fingerprints.fixed_code import CodeIdentity, record_compiled
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.state import lazy_state_of
 from compcache.numba.takeover.lazy_dispatchers import apply_decorator, find_lazy_backend, unfinished
@@ -105,10 +106,10 @@ def _load_earlier_overloads(state: State, dispatcher: Any, backend: Backend) -> 
             functions = named_functions(key.content.parts)
             loading = partial(load_result, backend.cache, loaded.record.base, adapt_args, dispatcher, context, functions)
             cres = backend.load_or_record(loaded.record.entry.rpartition("-")[0], loading)
-            if cres is None or tuple(cres.signature.args) in dispatcher.overloads:
-                continue
-            context.insert_user_function(cres.entry_point, cres.fndesc, [cres.library])
-            dispatcher.add_overload(cres)
+            if cres is not None and (args := tuple(cres.signature.args)) not in dispatcher.overloads:
+                context.insert_user_function(cres.entry_point, cres.fndesc, [cres.library])
+                dispatcher.add_overload(cres)
+                record_compiled(dispatcher, args, CodeIdentity(loaded.record.base[0].rpartition("-")[2], loaded.record.base[1]))
 
 
 def _replace_functions(types_: Iterable[Any], functions: Iterator[Any]) -> tuple[Any, ...]:
