@@ -406,7 +406,7 @@ _REPLACING_LARGE_ARRAYS = """
 
     @njit(cache=True)
     def helper(x):
-        return x + TABLE.shape[0] + TABLE[1] + PAIR[0].shape[0] + PAIR[0][1] + PAIR[1]
+        return x + TABLE.shape[0] + PAIR[0].shape[0] + PAIR[1]
 
     @njit(cache=True)
     def caller(x):
