@@ -305,8 +305,8 @@ def test_code_that_no_process_can_use_is_not_stored_at_each_start(tmp_path: Path
     for given in ("3", "3", "3", "4", "4"):
         assert programs.start(mode, tmp_path / "cache", given).answer == uncached(_GROWING, given)
         stored.append(len(Cache(tmp_path / "cache").modules()))
-    first, second, third, edited, last = stored
-    assert first == second == third < edited == last
+    _, second, third, edited, last = stored  # the first process compiles the getter of the field as a part of other code
+    assert second == third < edited == last
     assert not [function for function in Cache(tmp_path / "cache").functions() if "with_helper" in function.func_name]
 
 

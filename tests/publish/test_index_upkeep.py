@@ -176,7 +176,7 @@ def test_a_check_reports_that_the_index_cannot_be_rebuilt(cache: Cache, director
     cache.add_module(ModuleSource(adder("f", 1)))
     for path in (directory / "index-v1").glob("*.idx"):
         path.write_bytes(b"damaged")
-    monkeypatch.setattr(index_rebuild, "rebuild_index", fail)
+    monkeypatch.setattr("compcache.maintain.checks.index.rebuild_index", fail)
     with Cache(directory) as other:
         report = other.check(repair=True)
     assert [finding.repaired for finding in report.findings if finding.kind == "index"] == [False]
