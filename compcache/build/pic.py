@@ -12,7 +12,9 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build.ir_text import ATTACHMENTS, change_lines, lines_from, lines_of_variables, quote, referenced_name, references
+from compcache.build.llvm_types import Types
 from compcache.errors import CompileError
+from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -62,6 +64,26 @@ ADDRESS_OF = "thread_local."
 _ADDRESS = "%compcache.thread_local."
 #: The prefixes of merged variables that point to the function of a merged thread-local variable in one module, and of these functions.
 _SHARED, _OWN = "shared_thread_local.", "own_thread_local."
+_BEFORE_TYPE = re.compile(r"[^\n]*? thread_local (?:[a-z_]+ )*?(?:global|constant) ")
+#: Calls that register a destructor of a thread. Until it has run, the dynamic linker keeps the module that registers it.
+_AT_THREAD_EXIT = re.compile(r'^(  [^\n"]*\b(?:call|invoke) [^\n"]*)@__cxa_thread_atexit\(', re.MULTILINE)
+_KEEP_OTHERS = """\
+@compcache.keeps = internal thread_local global i8 0
+define internal void @compcache.release(ptr %p) nounwind {{
+  ret void
+}}
+define internal i32 @compcache.thread_atexit(ptr %f, ptr %object, ptr %module) nounwind {{
+  %keeps = load i8, ptr @compcache.keeps
+  %first = icmp eq i8 %keeps, 0
+  br i1 %first, label %keep, label %register
+keep:
+  store i8 1, ptr @compcache.keeps
+  call i32 @__cxa_thread_atexit(ptr @compcache.release, ptr null, ptr @compcache.release)
+{others}  br label %register
+register:
+  %status = call i32 @__cxa_thread_atexit(ptr %f, ptr %object, ptr %module)
+  ret i32 %status
+}}"""
 _CONSTANT = re.compile(rf"\b({_OPERATIONS}) \(([^()]*{re.escape(_ADDRESS)}[^()]*)\)")
 _BINARY = re.compile(r"(i\d+ [^,]+), i\d+ ([^,]+)\Z")
 _INTRINSIC = r"(?:tail |notail )?call [^\n@]*ptr @llvm\.threadlocal\.address\.p0\(ptr [^\n@]*{name}\)(?: #\d+)?"
@@ -193,22 +215,44 @@ def with_addresses(text: str, imported: Collection[str], provided: Iterable[str]
     Linkers cannot fill in the addresses of thread-local variables. Therefore the defining module also defines a function that returns the
     variable's address (`ADDRESS_OF`). Other modules call this function. `imported` are variables of other modules. For the variables in
     `provided`, the module defines functions. The functions for `merged`, variables that several modules may define, call the function of
-    one module, through a merged variable. Raise `CompileError` if the code uses a variable in a way that cannot be rewritten.
+    one module, through a merged variable. The variables of one name and size are one variable. A thread that has registered a destructor
+    keeps the modules with these variables. Raise `CompileError` if the code uses a variable in a way that cannot be rewritten.
     """
     chunks = text.split("\n}\n")
-    definitions = [line for line in lines_from(text, "@") if merged and referenced_name(line.partition(" = ")[0]) in merged]
+    heads = {referenced_name(line.partition(" = ")[0]): line for line in lines_from(text, "@")} if merged else {}
+    types = Types(text)
+    shared = {name: _reference_text(f"{_SHARED}{_size_of(types, heads[name])}.{name}") for name in merged}
     for number, name in enumerate([*imported, *merged]):
         chunks = [_with_calls(chunk, name, f"{_ADDRESS}{number}") if _reference_text(name) in chunk else chunk for chunk in chunks]
     lines = [f"declare nonnull ptr {_reference_text(ADDRESS_OF + name)}() nounwind readnone willreturn" for name in imported]
     lines += [_returning("hidden", ADDRESS_OF + name, _reference_text(name)) for name in provided]
-    for name in merged:
-        shared = _reference_text(_SHARED + name)
+    for name, pointer in shared.items():
         lines += [
-            f"{shared} = linkonce_odr global ptr {_reference_text(_OWN + name)}",
+            heads[name],
+            f"{pointer} = linkonce_odr global ptr {_reference_text(_OWN + name)}",
             _returning("internal", _OWN + name, _reference_text(name)),
-            _returning("hidden", ADDRESS_OF + name, "%p", f"  %f = load ptr, ptr {shared}\n  %p = call ptr %f()\n"),
+            _returning("hidden", ADDRESS_OF + name, "%p", f"  %f = load ptr, ptr {pointer}\n  %p = call ptr %f()\n"),
         ]
-    return "\n".join(["\n}\n".join(chunks), *definitions, *lines, ""])
+    code, count = "\n}\n".join(chunks), 0
+    if shared:
+        code, count = _AT_THREAD_EXIT.subn(r"\1@compcache.thread_atexit(", code)
+    if count:
+        lines.append(_KEEP_OTHERS.format(others="".join(map(_keeping, range(len(shared)), shared.values()))))
+    return "\n".join([code, *lines, ""])
+
+
+def _size_of(types: Types, line: str) -> int:
+    """Return the size in bytes of the thread-local variable that a line defines, or -1 if it is not known."""
+    match = _BEFORE_TYPE.match(line)
+    with suppress(ValueError, RecursionError):
+        return types.leading(line, match.end()).size if match else -1
+    return -1
+
+
+def _keeping(number: int, pointer: str) -> str:
+    """Return code that keeps the module with the function to which a variable points, until the thread ends."""
+    register = f"call i32 @__cxa_thread_atexit(ptr @compcache.release, ptr null, ptr %f{number})"
+    return f"  %f{number} = load ptr, ptr {pointer}\n  {register}\n"
 
 
 def _returning(linkage: str, name: str, result: str, body: str = "") -> str:

@@ -325,6 +325,68 @@ def test_an_inline_thread_local_variable_with_an_alias_is_the_modules_own(cache:
     assert [function(), function()] == [5, 6]
 
 
+def test_inline_thread_local_variables_of_other_sizes_are_other_variables(cache: Cache) -> None:
+    """As if two versions of a header were in use."""
+    text = "%v = type { [COUNT x i64] }\n@v = linkonce_odr thread_local global %v zeroinitializer\ndefine i64 @fCOUNT() {\n"
+    text += "  %p = getelementptr %v, ptr @v, i64 0, i32 0, i64 LAST\n  %a = load i64, ptr %p\n  %b = add i64 %a, 1\n"
+    text += "  store i64 %b, ptr %p\n  ret i64 %b\n}\n"
+    for count in (5000, 1):
+        cache.add_module(ModuleSource(text.replace("COUNT", str(count)).replace("LAST", str(count - 1))))
+    large, small = map(cache.get_target, ("f5000", "f1"))
+    assert [large(), small(), large()] == [1, 1, 2]
+
+
+_DESTROYED = """
+%T = type { i64, ptr, [8000000 x i8] }
+@v = linkonce_odr thread_local global %T zeroinitializer
+@__dso_handle = external hidden global i8
+declare i32 @__cxa_thread_atexit(ptr, ptr, ptr)
+define internal void @destroy(ptr %v) {
+  %n = load i64, ptr %v
+  %p = getelementptr %T, ptr %v, i64 0, i32 1
+  %result = load ptr, ptr %p
+  store i64 %n, ptr %result
+  ret void
+}
+define void @NAME(ptr %result) {
+  store i64 100, ptr @v
+  store ptr %result, ptr getelementptr (%T, ptr @v, i64 0, i32 1)
+  call i32 @__cxa_thread_atexit(ptr @destroy, ptr @v, ptr @__dso_handle)
+  ret void
+}
+"""
+
+
+def test_a_destructor_finds_the_variable_of_another_module_that_was_unloaded(cache: Cache) -> None:
+    for name in ("f", "g"):  # the newest module has the variable
+        cache.add_module(ModuleSource(_DESTROYED.replace("NAME", name)))
+    cache.add_module(ModuleSource("@w = thread_local global [9000000 x i8] zeroinitializer\ndefine ptr @h() {\n  ret ptr @w\n}\n"))
+    script = """
+from compcache import Cache
+import ctypes, gc, os, threading
+destroyed, loaded, unloaded = ctypes.c_int64(), threading.Event(), threading.Event()
+cache = Cache(directory)
+targets = [cache.get_target("f"), cache.get_target("g")]
+def run():
+    targets[0](ctypes.addressof(destroyed))
+    loaded.set()
+    unloaded.wait()
+    Cache(directory).get_target("h")()
+thread = threading.Thread(target=run)
+thread.start()
+loaded.wait()
+targets.clear()
+cache.close()
+gc.collect()
+unloaded.set()
+thread.join()
+while len(os.listdir("/proc/self/task")) > 1:
+    pass
+result = destroyed.value
+"""
+    assert run_fresh(cache.path, script) == 100
+
+
 def test_thread_local_variables_are_exported_and_imported_by_name(cache: Cache) -> None:
     cache.add_module(ModuleSource(_OWNER, {"bump": None, "public": Function(symbol="v")}))
     user = "@w = external thread_local global i64\ndefine ptr @g() {\n  ret ptr @w\n}\n"
