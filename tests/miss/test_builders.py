@@ -29,7 +29,7 @@ from compcache import Cache, ModuleSource
 from compcache.miss import builders
 builders.IDLE_SECONDS = 100  # it is known at once, not by a sign that nobody works
 building, importing = threading.Event(), threading.Event()
-with Cache(directory, lock_timeout=20) as cache:
+with Cache(directory, lock_timeout=200) as cache:
     def build():
         building.set()
         importing.wait(10)
@@ -48,12 +48,13 @@ with Cache(directory, lock_timeout=20) as cache:
         building.wait(10)
         import slow
         values.append(slow.value)
-    threads = [threading.Thread(target=lambda: values.append(cache.get_or_compile("x", build)())), threading.Thread(target=begin)]
+    first = lambda: values.append(cache.get_or_compile("x", build)())
+    threads = [threading.Thread(target=target, daemon=True) for target in (first, begin)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(60)
-    result = values
+    threads[0].join(60)  # less than the lock's timeout
+    threads[1].join(60)
+    result = list(values)
 """
 
 
