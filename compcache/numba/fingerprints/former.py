@@ -277,7 +277,8 @@ def _copy_array(value: Any) -> Any:
     """Return a copy of an array that Numba copies into code; any other value itself. Code reads elements of other arrays at each call."""
     if not _is_array(value) or not _is_copied(value):
         return value
-    shared = _copies.get(id(value), lambda: None)()
+    key = id(value)
+    shared = _copies.get(key, lambda: None)()
     if shared is not None and _is_same(shared, value):
         return shared
     copied = value.copy("A")
@@ -286,7 +287,7 @@ def _copy_array(value: Any) -> Any:
     if copied.flags.writeable != value.flags.writeable:
         copied.flags.writeable = value.flags.writeable
     with suppress(TypeError):  # a scalar of NumPy cannot be referred to weakly
-        _copies[id(value)] = ref(copied)
+        _copies[key] = ref(copied, lambda _: _copies.pop(key, None))
     return copied
 
 
