@@ -10,8 +10,8 @@ once, and `new`; `why` it matters, a sentence that says what goes wrong; `tests`
 needs some.
 
 A mutant that its tests do not notice fails, and so does one that no longer applies: the code has changed, and the mutant must follow
-(`test_mutants.py` tells). The native runtime is built anew for one whose file is in C. That the tests pass without any mutant is checked
-first, so that a failure is the mutant's.
+(`test_mutants.py` tells). The native runtime is built anew for one whose file is in C. The tests that failed are run without any mutant at
+the end, in the same copies, and must pass, so that a failure is the mutant's.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import contextlib
+import json
 import os
 import queue
 import random
@@ -72,6 +73,17 @@ class Mutant(NamedTuple):
         return text.replace(self.old, self.new)
 
 
+class Outcome(NamedTuple):
+    """How a mutant fared."""
+
+    mutant: Mutant
+    #: What is wrong: that nothing noticed, or that it does not apply; empty where a test failed.
+    problem: str
+    #: What failed, as pytest names it; all tests of the mutant where they came to no end.
+    noticed_by: tuple[str, ...]
+    seconds: float
+
+
 def read_mutants() -> list[Mutant]:
     """All mutants, in the order of their files."""
     found = []
@@ -98,18 +110,26 @@ class Copy:
         for path in [path for path in ROOT.iterdir() if path.is_file()]:
             shutil.copy2(path, folder)
         self._runtime = next((folder / "compcache/hit").glob("_runtime*.so"))
+        self._kept = folder / "kept"
 
     def test(
         self, tests: tuple[str, ...], options: tuple[str, ...] = (), seconds: float | None = _SECONDS
     ) -> subprocess.CompletedProcess[str]:
-        """Run tests there, for so many seconds at most."""
+        """Run tests there, for so many seconds at most. `_failed_tests` tells which failed."""
+        shutil.rmtree(self._kept, ignore_errors=True)
         # Bytecode is kept, else each process that a test starts would compile the package: see `_write`.
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=120"]
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:xdist", "--timeout=120"]
+        command.append(f"--override-ini=cache_dir={self._kept}")
         variables = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": ""}
         return subprocess.run(
             [*command, *options, *tests], cwd=self.folder, env=variables, capture_output=True, text=True, check=False, timeout=seconds,
             stdin=subprocess.DEVNULL,
         )
+
+    def _failed_tests(self) -> tuple[str, ...]:
+        """What failed in the last run, as far as pytest could tell."""
+        path = self._kept / "v/cache/lastfailed"
+        return tuple(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else ()
 
     def _write(self, path: Path, text: str) -> None:
         """Each content gets a time of its own: kept bytecode is taken for that of a file of the same size and second."""
@@ -137,8 +157,14 @@ class Copy:
         self._runtime.unlink(missing_ok=True)
         shutil.copy2(ROOT / self._runtime.relative_to(self.folder), self._runtime)
 
-    def try_out(self, mutant: Mutant) -> str:
-        """What is wrong: that nothing noticed, or that it does not apply; empty where a test failed."""
+    def try_out(self, mutant: Mutant) -> Outcome:
+        """Apply a mutant, run its tests, and take it back."""
+        started = time.monotonic()
+        problem = self._find_problem(mutant)
+        noticed_by = () if problem else self._failed_tests() or mutant.tests
+        return Outcome(mutant, problem, noticed_by, time.monotonic() - started)
+
+    def _find_problem(self, mutant: Mutant) -> str:
         path = self.folder / mutant.file
         before = path.read_text(encoding="utf-8")
         try:
@@ -170,14 +196,15 @@ def chosen(mutants: list[Mutant], options: argparse.Namespace) -> list[Mutant]:
     return mutants
 
 
-def parts_of(mutants: list[Mutant], count: int) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Yield the tests of these mutants with their options, in parts that can run at the same time: a file is never divided."""
-    for options in sorted({mutant.options for mutant in mutants}):
-        tests = dict.fromkeys(test for mutant in mutants if mutant.options == options for test in mutant.tests)
+def parts_of(outcomes: list[Outcome], count: int) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Yield what noticed these mutants, with its options, in parts that can run at the same time: a file is never divided."""
+    for options in sorted({outcome.mutant.options for outcome in outcomes}):
+        tests = dict.fromkeys(test for outcome in outcomes if outcome.mutant.options == options for test in outcome.noticed_by)
         files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
         for number in range(1 if options else min(count, len(files))):  # options may select tests of one file alone
             chosen_files = set(files if options else files[number::count])
-            yield tuple(test for test in tests if test.partition("::")[0] in chosen_files), options
+            if part := tuple(test for test in tests if test.partition("::")[0] in chosen_files):
+                yield part, options
 
 
 def main() -> int:
@@ -189,7 +216,6 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many copies to work in")
     options = parser.parse_args()
     mutants = chosen(read_mutants(), options)
-    survived = 0
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
         for number in range(options.jobs):
@@ -207,21 +233,23 @@ def main() -> int:
             with some_copy() as copy:
                 return copy.test(*part, seconds=None)
 
-        def attempt(mutant: Mutant) -> tuple[Mutant, str, float]:
+        def attempt(mutant: Mutant) -> Outcome:
             with some_copy() as copy:
-                started = time.monotonic()
-                return mutant, copy.try_out(mutant), time.monotonic() - started
+                return copy.try_out(mutant)
 
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            for done in pool.map(test_without_mutant, list(parts_of(mutants, options.jobs))):
+            outcomes = []
+            for outcome in pool.map(attempt, mutants):
+                outcomes.append(outcome)
+                mutant = outcome.mutant
+                print(f"{mutant.group}/{mutant.name}: {outcome.problem or 'noticed'} ({outcome.seconds:.1f} s)", flush=True)
+                if outcome.problem:
+                    print(f"    {mutant.file}: {mutant.why}")
+            for done in pool.map(test_without_mutant, list(parts_of(outcomes, options.jobs))):
                 if done.returncode:
                     print(f"without a mutant the tests fail:\n{done.stdout[-4000:]}{done.stderr[-2000:]}")
                     return 2
-            for mutant, problem, seconds in pool.map(attempt, mutants):
-                survived += bool(problem)
-                print(f"{mutant.group}/{mutant.name}: {problem or 'noticed'} ({seconds:.1f} s)", flush=True)
-                if problem:
-                    print(f"    {mutant.file}: {mutant.why}")
+        survived = sum(bool(outcome.problem) for outcome in outcomes)
     print(f"{len(mutants) - survived} of {len(mutants)} mutants noticed")
     return bool(survived)
 
