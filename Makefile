@@ -188,9 +188,9 @@ numba-series: $(INSTALLED)
 
 DOCS_VENV ?= .venv-docs
 
-$(DOCS_VENV)/.installed: pyproject.toml
-	$(PYTHON) -m venv $(DOCS_VENV)
-	$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.5' 'mkdocstrings[python]>=0.27' 'ruff>=0.6'
+$(DOCS_VENV)/.installed: pyproject.toml | $(INSTALLED)
+	$(BIN)/python -m venv --without-pip $(DOCS_VENV)
+	$(BIN)/python -m pip --python $(DOCS_VENV)/bin/python install --quiet --disable-pip-version-check 'mkdocs-material>=9.5' 'mkdocstrings[python]>=0.27' 'ruff>=0.6'
 	@touch $@
 
 docs: $(DOCS_VENV)/.installed

@@ -139,12 +139,13 @@ def python_of(series: str) -> Path:
     place = ENVIRONMENTS / series
     python = place / "bin" / "python"
     if not (place / "installed").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", place], check=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", place], check=True)
         with (ROOT / "pyproject.toml").open("rb") as file:
             project = tomllib.load(file)["project"]
         tools = [one for one in project["optional-dependencies"]["test"] if one.startswith(("pytest", "hypothesis"))]
         wanted = [f"numba=={series}.*", *project["dependencies"], *tools]
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted], check=True)
+        pip = [sys.executable, "-m", "pip", "--python", python]  # to install pip there takes as long as these packages
+        subprocess.run([*pip, "install", "--quiet", "--disable-pip-version-check", *wanted], check=True)
         (place / "installed").touch()
     return python
 
