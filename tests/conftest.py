@@ -64,7 +64,8 @@ os.environ["XDG_CONFIG_HOME"] = os.path.join(os.path.dirname(__file__), "no-conf
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Whoever names files or folders gets their slow tests as well; `make test` names none."""
+    """Whoever names files or folders gets their slow tests as well; `make test` names none. What is collected is no garbage."""
+    gc.disable()
     if config.args_source is pytest.Config.ArgsSource.ARGS:
         config.option.markexpr = config.option.markexpr.removesuffix(" and not slow")
 
@@ -98,6 +99,7 @@ def pytest_collection_finish() -> None:
     """Tests that collect garbage do not look through the thousands of tests each time."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
