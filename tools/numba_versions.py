@@ -144,7 +144,7 @@ def python_of(series: str) -> Path:
             project = tomllib.load(file)["project"]
         tools = [one for one in project["optional-dependencies"]["test"] if one.startswith(("pytest", "hypothesis"))]
         wanted = [f"numba=={series}.*", *project["dependencies"], *tools]
-        pip = [sys.executable, "-m", "pip", "--python", python]  # to install pip there takes as long as these packages
+        pip = [sys.executable, "-m", "pip", "--python", str(python)]  # to install pip there takes as long as these packages
         subprocess.run([*pip, "install", "--quiet", "--disable-pip-version-check", *wanted], check=True)
         (place / "installed").touch()
     return python

@@ -150,11 +150,4 @@ def test_blocks_in_object_mode_have_the_objects_of_their_closure(tmp_path: Path,
     programs = Programs(tmp_path, _BLOCKS)
     outcomes = [programs.start(mode, tmp_path / "cache") for _ in range(3)]
     assert [outcome.answer for outcome in outcomes] == [uncached(_BLOCKS)] * 3
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_blocks_in_object_mode_that_read_numbers_and_globals_are_stored(tmp_path: Path) -> None:
-    programs = Programs(tmp_path, _BLOCKS)
-    stored = [programs.start("run", tmp_path / "cache").stored for _ in range(2)]
-    assert stored[0] > 0 == stored[1]
+    assert mode != "run" or outcomes[0].stored > 0 == outcomes[1].stored, "the block that reads a number is stored"

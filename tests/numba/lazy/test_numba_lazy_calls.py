@@ -172,7 +172,7 @@ def test_a_warm_start_imports_nothing_that_only_misses_need(project: Project) ->
 
 def test_integers_that_do_not_fit_are_numbas_affair(project: Project) -> None:
     text = CALLS + "result = [said(lambda n=n: k.same(n)) for n in (2**63, 2**70, -2**64)]"
-    assert lazily(project, script("lazy", text)) == project.run(script("plain", text), backend=False)
+    assert lazily(project, script("lazy", text)) == project.run_in_fork(script("plain", text))
 
 
 def test_wrong_calls_are_numbas_affair(project: Project) -> None:
@@ -181,7 +181,7 @@ calls = [lambda: k.calls(), lambda: k.calls(1, 2, 3), lambda: k.calls(1, x=2), l
          lambda: k.same(object())]
 result = [said(call)[:2] for call in calls]
 """
-    assert lazily(project, script("lazy", text)) == project.run(script("plain", text), backend=False)
+    assert lazily(project, script("lazy", text)) == project.run_in_fork(script("plain", text))
 
 
 def test_the_dispatcher_that_takes_over_knows_what_ran(project: Project) -> None:
@@ -203,7 +203,7 @@ again = pickle.loads(pickle.dumps(k.calls))
 seen += [again(1.5), isinstance(again, Dispatcher)]
 result = first, seen
 """
-    assert lazily(project, script("lazy", text)) == project.run(script("plain", text), backend=False)
+    assert lazily(project, script("lazy", text)) == project.run_in_fork(script("plain", text))
 
 
 def test_settings_in_code_and_environment_are_obeyed(project: Project, tmp_path: Path) -> None:
@@ -306,7 +306,7 @@ result = repr(u.all_of_them(2.5)), repr(u.total(np.ones(3))), repr(u.twice(np.on
 """
     directory = str(tmp_path / "cache")
     lazy = [project.run(text.replace("{module}", "ufuncs"), backend=False, COMPCACHE_DIR=directory) for _ in range(2)]
-    assert lazy == [project.run(text.replace("{module}", "plain_ufuncs"), backend=False)] * 2
+    assert lazy == [project.run_in_fork(text.replace("{module}", "plain_ufuncs"))] * 2
 
 
 def test_a_directory_that_others_can_write_to_is_not_used(project: Project, tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ result = answers, [w.category.__name__ for w in caught if "not cached" in str(w.
 
 def test_attributes_are_those_of_dispatchers(project: Project) -> None:
     texts = ["import {module} as k" + ATTRIBUTES, "import {module} as k\nk.calls(1.5)" + ATTRIBUTES]
-    plain = [project.run(script("plain", text), backend=False) for text in texts]
+    plain = [project.run_in_fork(script("plain", text)) for text in texts]
     assert [lazily(project, script("lazy", text + IMPORTED)) for text in texts] == [(each, False, False) for each in plain]
 
 

@@ -68,14 +68,18 @@ result = result, compiled
 """
 
 
-def _ask(project: Project, *, lazily: bool = True) -> Any:
-    return project.run(f"{_INSTALL if lazily else ''}import program{_ASK}", backend=False, COMPCACHE_DIR=str(project.cache))
+def _ask(project: Project) -> Any:
+    return project.run(f"{_INSTALL}import program{_ASK}", backend=False, COMPCACHE_DIR=str(project.cache))
+
+
+def _ask_numba(project: Project) -> Any:
+    return project.run_in_fork(f"import program{_ASK}")
 
 
 def test_functions_that_numba_declares_are_compiled_once_and_follow_what_they_call(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write(steps=_STEP, program=_PROGRAM)
-    expected, compiled = _ask(project, lazily=False)
+    expected, compiled = _ask_numba(project)
     assert {"_append", "_setitem", "StructRefProxy.__new__.<locals>.ctor", "method", "accessor"} <= set(compiled)
     assert [_ask(project)[0] for _ in range(2)] == [expected] * 2  # the code of a loaded constructor does not contain getters of fields
     assert _ask(project) == (expected, [])
@@ -83,7 +87,7 @@ def test_functions_that_numba_declares_are_compiled_once_and_follow_what_they_ca
     assert any("._append(" in name for name in stored)
     assert not any("impl" in name for name in stored)  # the code of a caller contains that of its overloads
     project.write(steps=_STEP.replace("BY = 3", "BY = 7"))
-    changed = _ask(project, lazily=False)[0]
+    changed = _ask_numba(project)[0]
     assert changed != expected
     assert [_ask(project)[0] for _ in range(2)] == [changed] * 2
     project.write(steps=_STEP)

@@ -411,4 +411,4 @@ except Exception as error:
 """
     install = "import compcache.numba\ncompcache.numba.install(lazy=True)\n"
     lazy = project.run(install + text, backend=False, COMPCACHE_DIR=str(tmp_path / "cache"))
-    assert lazy == project.run(text, backend=False)
+    assert lazy == project.run_in_fork(text)
