@@ -11,7 +11,7 @@ import dataclasses
 import stat
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.directory.places import MODULE_LISTS, QUARANTINE, STATISTICS
 from compcache.errors import CompcacheError, FormatError
@@ -39,7 +39,7 @@ from compcache.usage.snapshot import PresentModules, Slices
 from compcache.usage.whole_directories import files_below, other_formats, remove_path, unused_bundles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable, Iterator
+    from collections.abc import Collection, Container, Iterable, Iterator
 
     from compcache.store import Store
     from compcache.usage.module_files import Progress
@@ -198,11 +198,7 @@ def _with_removals(report: PruneReport, policy: PrunePolicy, removed: tuple[Remo
 def _row_of_removal(removal: Removal) -> PrunedModule:
     """Return the row of the report for a removal."""
     (module_id, size, created, last_used, functions, *_), reason = removal
-    return _describe_fields((module_id.hex(), functions, size, created, last_used, reason))
-
-
-#: Makes a `PrunedModule` from its fields without a constructor call in Python.
-_describe_fields: Callable[[tuple[Any, ...]], PrunedModule] = partial(tuple.__new__, PrunedModule)
+    return PrunedModule(module_id.hex(), functions, size, created, last_used, reason)
 
 
 def _exceeds_limit(policy: PrunePolicy, modules: int, size: int) -> bool:
@@ -316,7 +312,7 @@ def find_leftovers(store: Store, policy: PrunePolicy, now: float, torn: Iterable
         leftovers += [PrunedFile(path, size, "an unpacked bundle that is not used") for path, size, _ in files_below(store, directory)]
     if policy.stale is not None:
         assert isinstance(policy.stale, float | int)
-        leftovers += _files_of_other_formats(store, now - policy.stale)
+        leftovers += _older_files(store, store.root, now - policy.stale, "of another format", other_formats(store))
     return tuple(leftovers)
 
 
@@ -338,16 +334,6 @@ def _older_files(store: Store, directory: str, before: float, reason: str, names
         files = list(files_below(store, path)) if stat.S_ISDIR(status.st_mode) else [(path, status.st_size, 0.0)]
         if all(changed < before for _, _, changed in files):
             yield from [PrunedFile(file_path, size, reason) for file_path, size, _ in files]
-
-
-def _files_of_other_formats(store: Store, before: float) -> list[PrunedFile]:
-    """Return the files in directories of other formats, except directories in which a file has changed since `before`."""
-    leftovers: list[PrunedFile] = []
-    for name in other_formats(store):
-        files = list(files_below(store, f"{store.root}/{name}"))
-        if all(changed < before for _, _, changed in files):
-            leftovers += [PrunedFile(path, size, "of another format") for path, size, _ in files]
-    return leftovers
 
 
 def clear_leftovers(store: Store, leftovers: tuple[PrunedFile, ...]) -> tuple[PrunedFile, ...]:
