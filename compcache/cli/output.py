@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PROGRAM", "QUIET", "Column", "ProgressBar", "age_text", "confirm_removal", "did_you_mean", "end_progress", "fullness_text", "is_quiet",
-    "is_terminal", "join_lines", "output_file", "plural", "print_code", "print_fields", "print_message", "print_note", "print_rows",
-    "print_text", "printable", "seconds_text", "short_id", "show_progress", "size_cell", "size_text", "style", "time_cell", "time_text",
+    "is_terminal", "join_lines", "other_formats_text", "output_file", "plural", "print_code", "print_fields", "print_message", "print_note",
+    "print_rows", "print_text", "printable", "seconds_text", "short_id", "show_progress", "size_cell", "size_text", "style",
+    "time_cell", "time_text",
 ]  # fmt: skip
 
 PROGRAM = "compcache"
@@ -150,6 +151,11 @@ def style(text: str, **styles: Any) -> str:
 def short_id(module_id: str) -> str:
     """Return the first 12 digits of a module_id on a terminal, which commands accept, and all digits in a pipe."""
     return module_id[:12] if is_terminal() else module_id
+
+
+def other_formats_text(names: Sequence[str]) -> str:
+    """Return the text about directories of other formats: their names, and how to remove them."""
+    return f"{', '.join(names)}: not used by this version; 'compcache prune --stale 0s' removes them"
 
 
 def size_cell(size: int) -> str:
