@@ -312,7 +312,7 @@ def find_leftovers(store: Store, policy: PrunePolicy, now: float, torn: Iterable
         leftovers += [PrunedFile(path, size, "an unpacked bundle that is not used") for path, size, _ in files_below(store, directory)]
     if policy.stale is not None:
         assert isinstance(policy.stale, float | int)
-        leftovers += _older_files(store, store.root, now - policy.stale, "of another format", other_formats(store))
+        leftovers += _files_of_other_formats(store, now - policy.stale)
     return tuple(leftovers)
 
 
@@ -334,6 +334,16 @@ def _older_files(store: Store, directory: str, before: float, reason: str, names
         files = list(files_below(store, path)) if stat.S_ISDIR(status.st_mode) else [(path, status.st_size, 0.0)]
         if all(changed < before for _, _, changed in files):
             yield from [PrunedFile(file_path, size, reason) for file_path, size, _ in files]
+
+
+def _files_of_other_formats(store: Store, before: float) -> list[PrunedFile]:
+    """Return the files in directories of other formats, except directories in which a file has changed since `before`."""
+    leftovers: list[PrunedFile] = []
+    for name in other_formats(store):
+        files = list(files_below(store, f"{store.root}/{name}"))
+        if all(changed < before for _, _, changed in files):
+            leftovers += [PrunedFile(path, size, "of another format") for path, size, _ in files]
+    return leftovers
 
 
 def clear_leftovers(store: Store, leftovers: tuple[PrunedFile, ...]) -> tuple[PrunedFile, ...]:
