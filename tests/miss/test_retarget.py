@@ -153,6 +153,7 @@ def test_what_a_usable_function_needs_is_retargeted(cache: Cache, directory: Pat
         assert nehalem.get_target(f"f{len(cpus)}")(1) == 2 + 2 * len(cpus)
 
 
+@pytest.mark.usefixtures("undecoded")
 def test_what_is_stored_while_a_miss_begins_is_retargeted_with_its_imports(
     cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
