@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -32,12 +33,17 @@ class KernelsHook(BuildHookInterface):  # type: ignore[misc]
             raise ValueError("[tool.hatch.build.hooks.compcache] requires kernels: name kernels in the setting kernels of [tool.compcache]")
         if version == "editable" or self.target_name != "wheel":
             return
-        scratch = make_directory_until_exit("compcache-kernels-")
+        self._scratch = make_directory_until_exit("compcache-kernels-")
         source = os.path.join(self.root, "src")
-        created = build_kernels(settings, source if os.path.isdir(source) else self.root, scratch)
+        created = build_kernels(settings, source if os.path.isdir(source) else self.root, self._scratch)
         build_data["force_include"].update({path: directory for directory, path in created.items()})
         build_data["pure_python"] = False
         build_data["tag"] = wheel_tag()
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002 - the interface
+        """Remove the temporary directory."""
+        if hasattr(self, "_scratch"):
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 @hookimpl  # type: ignore[untyped-decorator]
