@@ -230,13 +230,14 @@ class WorkerPool:
 
     Args:
         settings: the arguments with which a worker opens the cache.
-        workers: the maximum number of processes.
+        workers: the maximum number of processes; None: one for each CPU that this process may use.
         timeout: the seconds that a job may take; None for no limit.
     """
 
-    def __init__(self, settings: dict[str, Any], workers: int, timeout: float | None) -> None:
+    def __init__(self, settings: dict[str, Any], workers: int | None, timeout: float | None) -> None:
+        usable_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self._setup = Setup(settings, _main_module())
-        self._workers = workers
+        self._workers = workers or usable_cpus
         self._timeout = timeout
         self._idle: list[_Worker] = []
         self._busy: list[_Worker] = []

@@ -46,29 +46,27 @@ def compile_many(
 ) -> BatchReport:
     """Compile many modules in several processes, and store them.
 
-    Jobs whose functions are cached are skipped. Hence an interrupted batch continues where it stopped. Functions in a remote store
-    are fetched first, with one request for all jobs. A worker process that LLVM aborts, that is killed or that exceeds `timeout`
-    affects only its own job. The job is tried once more, alone, before it counts as failed. A job that needs a function of another
-    job is tried again after the other job was built.
+    Jobs whose functions are cached are skipped, so that an interrupted batch continues where it stopped. Functions in a remote store are
+    fetched first, with one request for all jobs. A worker process that dies or exceeds `timeout` affects only its own job, which is
+    tried once more, alone. A job that needs a function of another job is tried again after the other job was built.
 
     Args:
         cache: an open cache, or its directory.
         jobs: `ModuleSource` objects, `Job` objects, or tuples (func_name, build) and (func_name, build, args).
         workers: the number of processes; None: one process for each CPU that this process may use. With `executor`: the number of its
-            workers, for executors that do not report it. Four jobs for each worker are submitted at a time.
+            workers, for executors that do not report it.
         executor: submit the jobs to this executor instead of starting processes. It is an object with the method `submit` of
-            `concurrent.futures.Executor`, or a function that returns such an object and is called again when the executor is
-            broken. A job that exceeds `timeout` is cancelled and reported; on most executors it keeps running. A job that the
-            executor loses is submitted once more. If threads or processes of the standard library lose it again, it runs in a
-            process of the batch. A job that a cluster loses again has failed.
+            `concurrent.futures.Executor`, or a function that returns a new executor and is called again when the executor is broken.
+            Most executors cannot stop a job that exceeds `timeout`: it is reported, but keeps running. A job that the executor loses
+            is submitted once more. If it is lost again, it runs in a process of the batch, or has failed if the executor is a cluster.
         timeout: the seconds that one attempt at a job may take; None for no limit.
         progress: a function that is called with a `BatchProgress` after every start and end of a job. True shows a bar on a
             terminal, and plain lines elsewhere, on standard error.
         worker_directory: with `executor`, the cache directory of each worker on its own host, for hosts that do not share `cache`.
-            Compiled modules are uploaded to the remote store of `cache` if its mode is ``write``. The report has the module_ids.
+            Compiled modules are uploaded to the remote store of `cache` if its mode is ``write``.
 
     Returns:
-        The built, the cached and the failed jobs. A job that fails raises no exception here.
+        The built, the cached and the failed jobs. A failed job raises no exception.
 
     Raises:
         TypeError: an item of `jobs` is not a job.
@@ -76,21 +74,17 @@ def compile_many(
         CompileError: the llvmlite module of a job is closed.
         ValueError: `workers` is less than 1, `timeout` is not more than 0, or `worker_directory` is given without `executor`.
         ConflictingJobsError: two jobs with different sources define a function of the same plain name (a `ValueError`).
-        RuntimeError: a worker process imported the main script, which called this function.
+        RuntimeError: the main script called this function when a worker process imported it.
         StorageError: the cache is read-only.
         BatchInterrupted: Ctrl-C was pressed (a `KeyboardInterrupt`). Its `report` covers the jobs that had ended.
     """
     _check_call(workers, timeout, executor, worker_directory)
-    prepared = prepare_jobs(jobs)
+    batch = _Batch(prepare_jobs(jobs), progress_display(progress))
     opened, settings = open_with_settings(cache)
-    batch = _Batch(prepared, progress_display(progress))
-    usable_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    pool = WorkerPool(settings, workers or usable_cpus, timeout)
+    pool = WorkerPool(settings, workers, timeout)
     try:
         with batch.display:
-            missing = batch.skip_cached(opened, batch.jobs)
-            if opened.prefetch([name for job in missing for name in job.functions], plain=False):
-                missing = batch.skip_cached(opened, missing)
+            missing = batch.skip_cached(opened)
             if executor is not None and missing:
                 missing = _run_on_executor(batch, RenewableExecutor(executor), opened, missing, timeout, workers, worker_directory)
             batch.run(pool, missing)
@@ -146,12 +140,7 @@ def _run_on_executor(
         lost, unsatisfied = run_once(jobs, unrecorded=("died",))
         return [job for job, _ in (*lost, *unsatisfied)]
 
-    def run_on_cluster(jobs: list[PreparedJob]) -> _Ended:
-        """Run the jobs, and return those that lack functions of other jobs."""
-        _, unsatisfied = run_once(jobs)
-        return unsatisfied
-
-    batch.repeat(jobs, run_on_cluster)
+    batch.repeat(jobs, lambda jobs: run_once(jobs)[1])
     return []
 
 
@@ -182,7 +171,14 @@ class _Batch:
         self._attempts: Counter[int] = Counter()
         self._running: dict[int, str] = {}
 
-    def skip_cached(self, cache: Cache, jobs: list[PreparedJob]) -> list[PreparedJob]:
+    def skip_cached(self, cache: Cache) -> list[PreparedJob]:
+        """Record the jobs that are cached, also after their functions were requested from the remote store. Return the other jobs."""
+        missing = self._record_cached(cache, self.jobs)
+        if cache.prefetch([name for job in missing for name in job.functions], plain=False):
+            missing = self._record_cached(cache, missing)
+        return missing
+
+    def _record_cached(self, cache: Cache, jobs: list[PreparedJob]) -> list[PreparedJob]:
         """Record the jobs that are cached, and return the jobs that are not cached."""
         missing = []
         for job in jobs:

@@ -124,40 +124,25 @@ class ModuleSource:
         untrusted: bool = False,
         inline: bool = True,
     ) -> None:
-        for name, value in (
-            ("functions", functions),
-            ("globals", globals),
-            ("entries", entries),
-            ("identity", identity),
-            ("makers", makers),
-        ):
-            if value is not None and not hasattr(value, "items") and not hasattr(value, "components"):
-                raise _wrong_type_error(name, value)
-        for name, value in (("cpu", cpu), ("features", features)):
-            if value is not None and not isinstance(value, str):
-                raise _wrong_type_error(name, value)
-        if part_of is not None:
-            part_of = getattr(part_of, "func_name", part_of)
-            if not isinstance(part_of, str):
-                raise _wrong_type_error("part_of", part_of)
-            check_name(part_of, "name of a function")
         self.ir = ir
-        self.functions = functions
-        self.globals = globals
+        self.functions = _check_mapping("functions", functions)
+        self.globals = _check_mapping("globals", globals)
         self.imports = imports if imports is None or hasattr(imports, "items") else _check_items("imports", imports)
         self.libraries = _check_items("libraries", () if libraries is None else libraries)
         self.archives = _check_items("archives", () if archives is None else archives, (str, PathLike))
         self.optimize = optimize
-        self.cpu = cpu
-        self.features = features
+        self.cpu = _check_text("cpu", cpu)
+        self.features = _check_text("features", features)
         self.targets = targets if targets is None else _check_items("targets", targets, (str,))
         self.keep_bitcode = keep_bitcode
-        self.identity = identity
-        self.entries = (
-            None if entries is None else {check_name(kind, "kind of entries"): check_entry(kind, data) for kind, data in entries.items()}
-        )
-        self.part_of = part_of
-        self.makers = _makers_text(makers) if makers else ""
+        self.identity = _check_mapping("identity", identity)
+        self.entries = _check_mapping("entries", entries)
+        if entries is not None:
+            self.entries = {check_name(kind, "kind of entries"): check_entry(kind, data) for kind, data in entries.items()}
+        self.part_of = _check_text("part_of", getattr(part_of, "func_name", part_of))
+        if self.part_of is not None:
+            check_name(self.part_of, "name of a function")
+        self.makers = _makers_text(_check_mapping("makers", makers))
         self.named_entries: dict[tuple[str, str], bytes] = {}  # entries of the source, by kind and name (compcache.content.names)
         self.untrusted = untrusted
         self.inline = inline
@@ -167,8 +152,10 @@ class ModuleSource:
         return f"<ModuleSource of {type(self.ir).__name__} exporting {names}>"
 
 
-def _makers_text(makers: Mapping[str, str]) -> str:
+def _makers_text(makers: Mapping[str, str] | None) -> str:
     """Return `makers=` of a source as the lines of a makers record. Raise `ValueError` if one is not valid."""
+    if not makers:
+        return ""
     from compcache.formats.makers import Maker, makers_text
 
     return makers_text([Maker(str(name), str(version)) for name, version in makers.items()])
@@ -190,6 +177,20 @@ def _check_items(name: str, value: Any, types: tuple[type, ...] = (object,)) -> 
         if not isinstance(item, types):
             raise _wrong_type_error(name, item)
     return items
+
+
+def _check_mapping(name: str, value: Any) -> Any:
+    """Return the value of a parameter that accepts a mapping, an `Identity` or None. Raise `TypeError` if it is something else."""
+    if value is not None and not hasattr(value, "items") and not hasattr(value, "components"):
+        raise _wrong_type_error(name, value)
+    return value
+
+
+def _check_text(name: str, value: Any) -> str | None:
+    """Return the value of a parameter that accepts a text or None. Raise `TypeError` if it is something else."""
+    if value is not None and not isinstance(value, str):
+        raise _wrong_type_error(name, value)
+    return value
 
 
 def _wrong_type_error(name: str, value: object) -> TypeError:

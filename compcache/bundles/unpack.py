@@ -154,9 +154,7 @@ def _publish_modules(store: Store, modules: list[_Module], keys: tuple[PublicKey
     Raise `OSError` if a file could not be written.
     """
     Store.renew_index(store)  # a lost index is rebuilt first, because this segment would seem to be the whole index
-    entries: set[bytes] = set()
-    rows = []
-    requirements: set[str] = set()
+    additions = []
     for module in modules:
         if module.signatures:
             _publish_signatures(store, module, keys)
@@ -166,9 +164,5 @@ def _publish_modules(store: Store, modules: list[_Module], keys: tuple[PublicKey
         file = ModuleFile(store.files, path, module.module_id)
         flags = image_flag(module.header.image_kind)
         file.describe(*module.sizes, host.target_id(module.requirement), flags, module.header.key)
-        rows.append(store.entry_of(file, _NO_STAMP, len(module.indexed)).encode())
-        entries.update(index_merge.encode_entries(module.indexed, module.module_id, module.order))
-        requirements.update([requirement for _, _, requirement in module.indexed])
-    greatest = max([module.order.number for module in modules], default=0)
-    index_merge.publish_segment(store.index, sorted(entries), sorted(rows), requirements, greatest)
-    store.index.refresh()
+        additions.append((module.indexed, store.entry_of(file, _NO_STAMP, len(module.indexed)), module.order))
+    index_merge.add_all(store.index, additions)

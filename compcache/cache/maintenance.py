@@ -123,10 +123,8 @@ class Maintenance(Facade):
             StorageError: `repair` is set and the cache is read-only, or the index cannot be read.
         """
         self._require_open()
-        from compcache.maintain.check import absent_cache_report, check
+        from compcache.maintain.check import check
 
-        if not self._store.is_cache():
-            return absent_cache_report(self._store)
         return check(self._store, repair=repair, checksums=checksums, recompile=recompile, progress=progress)
 
     def pin(self, func_name: str | Identity) -> bool:

@@ -6,9 +6,10 @@ import os
 import re
 import sys
 import time
+from contextlib import contextmanager, redirect_stdout
 from functools import lru_cache
+from io import StringIO
 from itertools import chain, islice
-from operator import itemgetter
 from typing import TYPE_CHECKING, Self
 
 import click
@@ -17,15 +18,16 @@ from compcache.cli.render.table import Column, table_lines
 from compcache.wording import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
     from compcache.batch.progress import TerminalBar
 
 __all__ = [
-    "PROGRAM", "QUIET", "Column", "ProgressBar", "age_text", "confirm_removal", "did_you_mean", "end_progress", "fullness_text",
-    "id_shortener", "is_quiet", "is_terminal", "join_lines", "plural", "print_code", "print_fields", "print_message", "print_note",
-    "print_rows", "print_text", "printable", "seconds_text", "short_id", "show_progress", "size_text", "style", "time_text",
+    "PROGRAM", "QUIET", "Column", "ProgressBar", "age_text", "confirm_removal", "did_you_mean", "end_progress", "fullness_text", "is_quiet",
+    "is_terminal", "join_lines", "other_formats_text", "output_file", "plural", "print_code", "print_fields", "print_message", "print_note",
+    "print_rows", "print_text", "printable", "seconds_text", "short_id", "show_progress", "size_cell", "size_text", "style",
+    "time_cell", "time_text",
 ]  # fmt: skip
 
 PROGRAM = "compcache"
@@ -127,20 +129,43 @@ def print_fields(pairs: Iterable[tuple[str, str]]) -> None:
         click.echo(f"{style(name, bold=True)}:{' ' * max(width - len(name) - 1, 1)}{printable(value)}")
 
 
+@contextmanager
+def output_file(path: str | None) -> Iterator[None]:
+    """Write what the block prints to a file when the block has ended without an exception. None and "-" stand for standard output."""
+    if path in (None, "-"):
+        yield
+        return
+    text = StringIO()
+    with redirect_stdout(text):
+        yield
+    with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(text.getvalue())
+
+
 def style(text: str, **styles: Any) -> str:
     """Return a text with colour codes; unchanged without a terminal, on a dumb one, or with NO_COLOR (https://no-color.org)."""
     plain = not is_terminal() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return text if plain else click.style(text, **styles)
 
 
-def id_shortener() -> Callable[[str], str]:
-    """Return a function that shortens module_ids on a terminal and keeps them in a pipe. Commands accept the shortened form."""
-    return itemgetter(slice(12)) if is_terminal() else str
-
-
 def short_id(module_id: str) -> str:
-    """Return the first 12 digits of a module_id on a terminal, all digits in a pipe."""
-    return id_shortener()(module_id)
+    """Return the first 12 digits of a module_id on a terminal, which commands accept, and all digits in a pipe."""
+    return module_id[:12] if is_terminal() else module_id
+
+
+def other_formats_text(names: Sequence[str]) -> str:
+    """Return the text about directories of other formats: their names, and how to remove them."""
+    return f"{', '.join(names)}: not used by this version; 'compcache prune --stale 0s' removes them"
+
+
+def size_cell(size: int) -> str:
+    """Return a size in bytes with a unit on a terminal, and as a plain number in a pipe."""
+    return size_text(size) if is_terminal() else str(size)
+
+
+def time_cell(since: float) -> str:
+    """Return a time in seconds since the epoch as an age on a terminal, and as date and time in a pipe."""
+    return age_text(since) if is_terminal() else time_text(since)
 
 
 @lru_cache(maxsize=4096)

@@ -286,13 +286,10 @@ def _describe_passed_over(store: Store, module_id: bytes, offset: int) -> tuple[
     The record of the function is at `offset` in the module. The result is empty if the module cannot be read.
     """
     texts = []
-    try:
-        with store.open_module(module_id) as module:
-            import_types = _read_import_types(module, offset)
-            expected_types = {name: read_type(module.read_record, link_type) for name, link_type in import_types}
-    except (FileNotFoundError, CompcacheError) as error:
-        reraise_interrupt(error)
-        return ()
+    expected_types: dict[str, str] = {}
+    with suppress(FileNotFoundError, CompcacheError), store.open_module(module_id) as module:
+        import_types = _read_import_types(module, offset)
+        expected_types = {name: read_type(module.read_record, link_type) for name, link_type in import_types}
     for name, expected in expected_types.items():
         if expected:
             for provider, actual in _read_realization_types(store, name):
@@ -316,10 +313,8 @@ def _read_import_types(module: ModuleFile, offset: int) -> Iterator[tuple[str, b
 def _read_realization_types(store: Store, name: str) -> Iterator[tuple[bytes, str]]:
     """Yield the module_id and the link type of each realization of a function. Realizations that cannot be read are left out."""
     for module_id, offset in store.find_all(name):
-        try:
-            with store.open_module(module_id) as module:
-                text = read_type(module.read_record, decode_function(module.read_record(offset)).link_type)
-        except (FileNotFoundError, CompcacheError) as error:
-            reraise_interrupt(error)
-            continue
-        yield module_id, text
+        text = None
+        with suppress(FileNotFoundError, CompcacheError), store.open_module(module_id) as module:
+            text = read_type(module.read_record, decode_function(module.read_record(offset)).link_type)
+        if text is not None:
+            yield module_id, text

@@ -226,8 +226,9 @@ class Chooser:
             for module_id, row in rows.items():
                 if row.is_pack and module_id in packs:
                     packs[module_id].set_status(slice_.present[module_id], last_uses.get(module_id, 0.0))
-                    for required in {key for _, _, _, requires, *_ in row.entries for key in requires}:
-                        self._add_requirement(packs[module_id], required)
+                    required_ids = {key for _, _, _, requires, *_ in row.entries for key in requires}
+                    for entry in self._read_entries(required_ids).values():
+                        packs[module_id].add_requirement(entry.created, entry.used, protected=entry.pinned)
             yield from self._entries_of(slice_.present, rows, last_uses)
             for required, holder in slices.lists.requirements_of_directory(slice_.first):
                 if required in slice_.present and holder in packs:
@@ -237,11 +238,6 @@ class Chooser:
         for module_id, pack in packs.items():
             if pack.size >= 0:  # a negative size: the pack was removed since
                 yield pack.entry(module_id, protected=module_id in self._spare)
-
-    def _add_requirement(self, pack: _Pack, required: bytes) -> None:
-        """Add a module that an unlisted pack requires, if the module exists."""
-        for entry in self._read_entries([required]).values():
-            pack.add_requirement(entry.created, entry.used, protected=entry.pinned)
 
     def _entries_of(
         self, present: Mapping[bytes, FileStatus], rows: Mapping[bytes, Row], last_uses: Mapping[bytes, float]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Step = Callable[[CheckState], tuple[int, dict[str, int]]]
 
-__all__ = ["STEPS", "absent_cache_report", "check"]
+__all__ = ["STEPS", "check"]
 
 #: The steps in order. Later steps skip modules in which an earlier step found damage.
 STEPS: dict[str, Step] = {
@@ -40,16 +40,10 @@ STEPS: dict[str, Step] = {
 }
 
 
-def absent_cache_report(store: Store) -> CheckReport:
-    """Return the check report for a directory that is not a cache. The report has one error."""
-    message = f"there is no cache at {store.root}: give the directory of a cache"
-    return CheckReport((), (Finding("directory", "absent", "error", store.root, message),))
-
-
 def check(
     store: Store, *, repair: bool = False, checksums: bool = True, recompile: bool = False, progress: Progress | None = None
 ) -> CheckReport:
-    """Check a cache directory, and return a report of its problems.
+    """Check a cache directory, and return a report of its problems. If the directory is not a cache, the report has one error.
 
     Args:
         store: the cache directory.
@@ -61,6 +55,9 @@ def check(
     Raises:
         StorageError: `repair` is set and the cache is read-only, or the index cannot be read.
     """
+    if not store.is_cache():
+        message = f"there is no cache at {store.root}: give the directory of a cache"
+        return CheckReport((), (Finding("directory", "absent", "error", store.root, message),))
     if repair:
         store.require_writable()
     state = CheckState(store, repair=repair, progress=progress)

@@ -14,7 +14,7 @@ from compcache.formats.footer import intact_footer
 from compcache.formats.index import MODULE, STAMP_SIZE, Stamp
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish import index_merge
-from compcache.publish.locks import wait_lock
+from compcache.publish.locks import try_lock
 from compcache.publish.module_lists import write_empty_list
 from compcache.publish.packs import stored_packs
 from compcache.publish.removal import unlink
@@ -53,8 +53,8 @@ def free_removed(store: Store) -> None:
     """
     if not store.volumes.current():
         return
-    with wait_lock(store, "compact", timeout=0) as owned:
-        if owned is not False:  # None: locks do not work here
+    with try_lock(store, "compact") as owned:
+        if owned:
             packing = Packing(store, None)
             packing.write(with_files=False)
             packing.remove_old()
@@ -179,7 +179,7 @@ class Packing:
             if volume.content(members[module_id]) == (content.data, content.signatures):
                 self._files.write(module_id + file.stamp)
                 return None
-            mark_gone(self._store, volume, [module_id])  # the member's notes differ from the notes of the file, which takes precedence
+            mark_gone(self._store, volume, module_id)  # the member's notes differ from the notes of the file, which takes precedence
         self._files.write(module_id + file.stamp)
         self.packed += 1
         return content_and_entry

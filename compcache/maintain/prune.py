@@ -11,7 +11,7 @@ import dataclasses
 import stat
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.directory.places import MODULE_LISTS, QUARANTINE, STATISTICS
 from compcache.errors import CompcacheError, FormatError
@@ -39,7 +39,7 @@ from compcache.usage.snapshot import PresentModules, Slices
 from compcache.usage.whole_directories import files_below, other_formats, remove_path, unused_bundles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable, Iterator
+    from collections.abc import Collection, Container, Iterable, Iterator
 
     from compcache.store import Store
     from compcache.usage.module_files import Progress
@@ -198,11 +198,7 @@ def _with_removals(report: PruneReport, policy: PrunePolicy, removed: tuple[Remo
 def _row_of_removal(removal: Removal) -> PrunedModule:
     """Return the row of the report for a removal."""
     (module_id, size, created, last_used, functions, *_), reason = removal
-    return _describe_fields((module_id.hex(), functions, size, created, last_used, reason))
-
-
-#: Makes a `PrunedModule` from its fields without a constructor call in Python.
-_describe_fields: Callable[[tuple[Any, ...]], PrunedModule] = partial(tuple.__new__, PrunedModule)
+    return PrunedModule(module_id.hex(), functions, size, created, last_used, reason)
 
 
 def _exceeds_limit(policy: PrunePolicy, modules: int, size: int) -> bool:

@@ -8,7 +8,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from compcache.content.names import source_of
-from compcache.errors import CompcacheError, CompileError, IncompatibleTargetError, NotCachedError, StorageError, UndefinedSymbolError
+from compcache.errors import CompcacheError, CompileError, NotCachedError, StorageError, UndefinedSymbolError
+from compcache.hit.miss import unfit_function
 from compcache.interrupts import suppress
 from compcache.miss.claim import note_modules, note_use, single_flight
 from compcache.miss.held import keep_received
@@ -272,7 +273,7 @@ def _load_stored_function(session: Session, func_name: str) -> TypedCallTarget:
     try:
         target: TypedCallTarget = session.loader.load(func_name)
     except CompcacheError as error:
-        if not session.retargets or not isinstance(error.__cause__, IncompatibleTargetError):
+        if not session.retargets or unfit_function(error, func_name) is None:
             raise
         target = load_retargeted(session, func_name, None, None, error)
         session.store.stats.missed(error)

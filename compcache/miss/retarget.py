@@ -21,7 +21,7 @@ from compcache.hit.miss import unfit_function
 from compcache.images.kinds import is_known
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.miss.publication import publish_or_keep
-from compcache.publish.locks import wait_lock
+from compcache.publish.locks import try_lock
 from compcache.publish.module_reader import read_graph
 from compcache.warning import warn
 
@@ -171,5 +171,5 @@ def tune(session: Session, func_name: str) -> bool:
 
     Nothing is compiled if the realization exists, or while another process tunes any function for the same processor.
     """
-    with wait_lock(session.store, "tune " + (session.store.processor().identity or "host"), timeout=0) as owned:
-        return owned is not False and not loads_native_code(session, func_name) and _retarget_function(session, func_name)
+    with try_lock(session.store, "tune " + (session.store.processor().identity or "host")) as owned:
+        return owned and not loads_native_code(session, func_name) and _retarget_function(session, func_name)

@@ -13,6 +13,7 @@ from compcache.errors import CacheWarning, CompcacheError, ShadowWarning
 from compcache.formats.manifest import FUNCTION, LINK_ONLY, decode_function
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.interrupts import reraise_interrupt, suppress
+from compcache.publish.module_reader import read_notes
 from compcache.publish.numbering import first_existing
 from compcache.publish.quarantine import warn_once
 from compcache.settings import is_on
@@ -87,11 +88,8 @@ def warn_about_stale(store: Store, names: Iterable[str], source: ModuleSource, c
 
 def _read_notes(store: Store, module_id: bytes) -> dict[str, Any]:
     """Return the notes of a stored module, or an empty dict if the module cannot be read."""
-    from compcache.formats.graph import decode_notes
-
     with suppress(CompcacheError, OSError), store.open_module(module_id) as module:
-        footer = module.footer()
-        return decode_notes(module.read(footer.content, footer.notes))
+        return read_notes(module)
     return {}
 
 

@@ -11,16 +11,19 @@ from compcache.interrupts import reraise_interrupt, suppress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import TypeVar
 
     from compcache.directory.places import Place
     from compcache.files import Files, Opened
     from compcache.store import Store
 
     FinalPath = str | Callable[[], str]
+    _Result = TypeVar("_Result")
 
 __all__ = ["has_settled", "is_settled", "keep_file", "make_directories", "publish", "publish_all", "remove_oldest", "unique_name"]
 
 _CHUNK = 1 << 20
+_NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 #: The number of files synchronized at a time. With eight, a hundred files take a tenth of the time of one after another.
 _SYNCS = 8
 _counter = 0
@@ -122,7 +125,7 @@ class _TemporaryFile:
         self._scratch = f"{temporary}/{unique_name()}"
         self._is_published = False
         self._time = 0
-        self._opened: Opened | None = _create_scratch(files, self._scratch, temporary)
+        self._opened: Opened | None = _in_directory(files, temporary, lambda: files.open_owned(self._scratch, _NEW_FILE, FILE_MODE))
         self.descriptor = self._opened.number
 
     def write(self, parts: Iterable[bytes | memoryview]) -> None:
@@ -143,7 +146,7 @@ class _TemporaryFile:
         """Rename the file to its final name, and return its `fstat` result."""
         path = self._path if isinstance(self._path, str) else self._path()
         try:
-            _rename_scratch(self._files, self._scratch, path)
+            _in_directory(self._files, os.path.dirname(path), lambda: self._files.rename(self._scratch, path))
         except FileNotFoundError as error:
             reraise_interrupt(error)
             if not self._was_renamed(path):
@@ -187,15 +190,17 @@ def _sync_all(files: Files, descriptors: list[int]) -> None:
             files.fsync(descriptor)
 
 
-def _create_scratch(files: Files, scratch: str, directory: str) -> Opened:
-    """Create a scratch file. Its directory is created only if it is missing. Raise `OSError` if one of them cannot be created."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+def _in_directory(files: Files, directory: str, action: Callable[[], _Result]) -> _Result:
+    """Return the result of an action on a file in a directory, which is created only if it is missing.
+
+    Raise `OSError` if the action fails, or the directory cannot be created.
+    """
     try:
-        return files.open_owned(scratch, flags, FILE_MODE)
+        return action()
     except FileNotFoundError as error:
         reraise_interrupt(error)
         make_directories(files, directory)
-        return files.open_owned(scratch, flags, FILE_MODE)
+        return action()
 
 
 def _set_unique_time(files: Files, descriptor: int) -> int:
@@ -216,19 +221,6 @@ def _write_all(files: Files, descriptor: int, part: bytes | bytearray | memoryvi
     while view:
         written = files.write(descriptor, view[:_CHUNK])
         view = view[written:]
-
-
-def _rename_scratch(files: Files, scratch: str, path: str) -> None:
-    """Rename the scratch file to its final path. The directory is created only if it is missing.
-
-    Raise `OSError` if the file cannot be renamed, or the directory cannot be created.
-    """
-    try:
-        files.rename(scratch, path)
-    except FileNotFoundError as error:
-        reraise_interrupt(error)
-        make_directories(files, os.path.dirname(path))
-        files.rename(scratch, path)
 
 
 def _remove_scratch(files: Files, scratch: str) -> None:

@@ -67,7 +67,7 @@ def _disown_all() -> None:
 
 @contextmanager
 def try_lock(store: Store, name: str) -> Iterator[bool]:
-    """Try to take a lock for background work of additions, such as merges, without waiting.
+    """Try to take a lock for background work, such as merges, without waiting.
 
     Yields:
         False if another process or thread holds the lock; True if this caller holds it, or if `wait_lock` would yield None.

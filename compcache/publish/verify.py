@@ -25,8 +25,6 @@ from compcache.publish.quarantine import quarantine, reject_file, warn_once
 from compcache.warning import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from compcache.errors import CompcacheError
     from compcache.formats.index import Index, ModuleEntry
     from compcache.store import Store
@@ -36,7 +34,6 @@ __all__ = [
     "uses_unsigned", "verify_module", "warn_about_layer",
 ]  # fmt: skip
 
-_CHUNK = 1 << 20
 #: For how many seconds a look-up waits for a process that rebuilds the index; then the function is compiled again.
 _PATIENCE = 1.0
 #: The age in seconds of a module whose addition has ended.
@@ -149,17 +146,11 @@ def _copy_to_memory(module: ModuleFile) -> ModuleFile:
     from compcache.images.anonymous_file import anonymous_file
 
     copy = ModuleFile(module._files, module.path, module.module_id)
-    copy.adopt(anonymous_file(*_iterate_chunks(module, module.size)))
+    copy.adopt(anonymous_file(module.read(0, module.size)))
     copy.size = module.size
     copy.copied = True
     module.close()
     return copy
-
-
-def _iterate_chunks(module: ModuleFile, size: int) -> Iterator[bytes]:
-    """Yield the first `size` bytes of a module in parts."""
-    for offset in range(0, size, _CHUNK):
-        yield module.read(offset, min(_CHUNK, size - offset))
 
 
 def record_verified(store: Store, index: Index, entry: ModuleEntry) -> None:
@@ -205,7 +196,7 @@ def condemn_unreadable(store: Store, module: ModuleFile, error: OSError) -> Comp
     module.close()
     if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link or a socket, which compcache did not publish
         return quarantine(store, path, "it is not a regular file")
-    return StorageError(f"cannot read {path}: {error.strerror or error}", path=path, errno=error.errno)
+    return store.unreadable_error(path, error)
 
 
 def untrusted_directory_error(root: str, status: os.stat_result, link: os.stat_result, user: int) -> UntrustedDirectoryError:

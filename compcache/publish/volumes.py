@@ -174,11 +174,9 @@ def contents_of(volume: Volume) -> Iterator[Content]:
                 yield content
 
 
-def mark_gone(store: Store, volume: Volume, module_ids: Iterable[bytes]) -> None:
-    """Mark modules of a volume as removed. Raise `OSError` if the marks could not be written."""
-    data = b"".join(map(encode_removed, module_ids))
-    if data:
-        append(store, GONE, volume.gone_name, data)
+def mark_gone(store: Store, volume: Volume, module_id: bytes) -> None:
+    """Mark a module of a volume as removed. Raise `OSError` if the mark could not be written."""
+    append(store, GONE, volume.gone_name, encode_removed(module_id))
 
 
 def remove_orphaned_lists(store: Store) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FOUND", "MISSING", "NO_STORE", "SKIPPED", "STORE_ERROR", "STORE_HIT", "STORE_MISS", "TIMED_OUT", "UNAVAILABLE", "HelperAnswer",
-    "RemoteAnswer", "remote_answer", "skipped_answer",
+    "RemoteAnswer", "remote_answer",
 ]  # fmt: skip
 
 #: Outcomes: the first field of the helper's answer about a function.
@@ -71,12 +71,6 @@ class RemoteAnswer(NamedTuple):
     is_asked: bool
     module_id: str = ""
     size: int = 0
-
-
-def skipped_answer(url: str, name: str, failures: int, seconds: float) -> RemoteAnswer:
-    """Return the answer for a store that gets no request for another `seconds`, because its last `failures` requests failed."""
-    message = f"it gets no requests for another {seconds:.0f} s; consecutive failures: {failures}"
-    return RemoteAnswer(url, "skipped", message, label_of(name) is not None)
 
 
 def remote_answer(store: Store, stores: Stores, name: str, answer: HelperAnswer | None, problem: str) -> RemoteAnswer:

@@ -25,7 +25,6 @@ from compcache.remote.answer import (
     HelperAnswer,
     RemoteAnswer,
     remote_answer,
-    skipped_answer,
 )  # fmt: skip
 from compcache.remote.breaker import Patience, breaker_of
 from compcache.remote.card import IMPORTS_LIMIT, INLINE_LIMIT, Card, encode_cards
@@ -298,9 +297,10 @@ class RemoteStore:
         if not self._check_service(waits=True):
             states = [breaker.state() for breaker in self.breakers()]
             failures, seconds = min(states, key=itemgetter(1))  # of the store that is asked again first
-            return skipped_answer(self.settings.shown, name, failures, seconds)
-        message = "find", [name], *self._platform_and_shelves(), b"", (), time.monotonic(), _PATIENCE, None, 0
-        answer, problem = self._send_question(_PATIENCE + _MARGIN, *message)
+            message = f"it gets no requests for another {seconds:.0f} s; consecutive failures: {failures}"
+            return RemoteAnswer(self.settings.shown, "skipped", message, label_of(name) is not None)
+        question = "find", [name], *self._platform_and_shelves(), b"", (), time.monotonic(), _PATIENCE, None, 0
+        answer, problem = self._send_question(_PATIENCE + _MARGIN, *question)
         if answer is not None:
             (row,), _seconds = answer
             answer = HelperAnswer(*row)

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from compcache.remote.address import Stores
 
 __all__ = [
-    "COMPILE_SECONDS", "LENGTH", "LOCK", "MAX_MESSAGE", "REFUSED", "SOCKET", "Question", "ask", "decode", "encode", "owner_of",
-    "wake_helper",
+    "COMPILE_SECONDS", "LENGTH", "LOCK", "MAX_MESSAGE", "REFUSED", "SOCKET", "Question", "ask", "encode", "owner_of", "wake_helper",
 ]  # fmt: skip
 
 #: The version of questions and answers. Helpers of several versions may run side by side; they share breakers and outboxes.
@@ -64,14 +63,9 @@ _LONGEST_QUEUE = 10.0
 
 
 def encode(message: object) -> bytes:
-    """Encode a message, with its length."""
+    """Encode a message, with its length. `unpack` decodes the part after the length."""
     data = pack(message)
     return LENGTH.pack(len(data)) + data
-
-
-def decode(data: bytes) -> Any:
-    """Decode a message, given without its length. Raise `ValueError` if the bytes are not msgpack."""
-    return unpack(data)
 
 
 def owner_of(connection: socket.socket) -> int:
@@ -253,7 +247,7 @@ class Question:
             end = LENGTH.size + length
             if len(self._received) < end:
                 break
-            message = decode(bytes(self._received[LENGTH.size : end]))
+            message = unpack(bytes(self._received[LENGTH.size : end]))
             del self._received[:end]
             if isinstance(message, dict) and COMPILE_SECONDS in message:
                 self._compile_seconds = min(max(self._compile_seconds, message[COMPILE_SECONDS]), _LONGEST_COMPILATION)

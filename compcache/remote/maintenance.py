@@ -148,12 +148,12 @@ def collect_garbage(
     if unused_for is not None and not 0 <= unused_for <= LONGEST_UNUSED:
         raise ValueError(f"unused_for must be from 0 to {LONGEST_UNUSED:.0f} seconds, not {unused_for}: records of use are not kept longer")
     answer = _ask_store(store, "collect", grace, older_than, dry_run, unused_for)
-    return RemoteGarbage(*[tuple(_decode_objects(rows)) for rows in answer])
+    return RemoteGarbage(*[tuple([RemoteObject(*row) for row in rows]) for rows in answer])
 
 
 def _list_objects(store: Stores, kind: str) -> tuple[RemoteObject, ...]:
     """Return the objects of a kind (`shelves.py`), each once, as stores may list them twice. See `_ask_store` for the exception."""
-    return tuple({item.key: item for item in _decode_objects(_ask_store(store, "list", f"{LAYOUT}/{kind}/"))}.values())
+    return tuple({key: RemoteObject(key, *state) for key, *state in _ask_store(store, "list", f"{LAYOUT}/{kind}/")}.values())
 
 
 def _ask_store(store: Stores, *message: Any) -> Any:
@@ -162,13 +162,6 @@ def _ask_store(store: Stores, *message: Any) -> Any:
     if isinstance(answer, str):
         raise StorageError(f"a request to the remote store {store.shown} failed: {answer}; `compcache remote status` shows its state")
     return answer
-
-
-def _decode_objects(rows: list[list[Any]]) -> Iterator[RemoteObject]:
-    """Yield the objects of an answer, except temporary files of directories, whose names begin with a dot."""
-    for key, size, modified in rows:
-        if not key.rpartition("/")[2].startswith("."):
-            yield RemoteObject(key, size, modified)
 
 
 def _ask_helper(store: Stores, *message: Any) -> Any:

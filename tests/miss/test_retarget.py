@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from array import array
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from helpers import caller, frees_callers, run_fresh
@@ -15,6 +15,7 @@ from processes import Crowd
 from compcache import Cache, Function, ModuleSource, NotCachedError, UndefinedSymbolError, frontend
 from compcache.formats.graph import decode_notes
 from compcache.formats.host import platform_name
+from compcache.miss import claim, compile_once
 from compcache.targets import used_features
 
 if TYPE_CHECKING:
@@ -150,6 +151,20 @@ def test_what_a_usable_function_needs_is_retargeted(cache: Cache, directory: Pat
         nehalem.get_target(f"f{len(cpus)}")
     with older(directory) as nehalem:
         assert nehalem.get_target(f"f{len(cpus)}")(1) == 2 + 2 * len(cpus)
+
+
+@pytest.mark.usefixtures("undecoded")
+def test_what_is_stored_while_a_miss_begins_is_retargeted_with_its_imports(
+    cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def single_flight(*arguments: Any, **more: Any) -> Any:
+        cache.add_module(ModuleSource("define i64 @leaf(i64 %x) noinline {\n  ret i64 %x\n}\n", cpu="x86-64-v3"))
+        cache.add_module(ModuleSource(caller("top", "leaf", plus=2), cpu="x86-64"))
+        return claim.single_flight(*arguments, **more)
+
+    monkeypatch.setattr(compile_once, "single_flight", single_flight)
+    with older(directory) as nehalem:
+        assert nehalem.get_or_compile("top", lambda: pytest.fail("the function is stored"))(1) == 3
 
 
 @pytest.mark.usefixtures("undecoded")

@@ -18,7 +18,7 @@ from compcache.errors import FormatError
 from compcache.remote import maintenance
 from compcache.remote.address import RemoteSettings, Stores
 from compcache.remote.card import decode_cards
-from compcache.remote.helper.garbage import MARKS, CollectionResult, GarbageCollector, UncertainError
+from compcache.remote.helper.garbage import MARKS, GarbageCollector, UncertainError
 from compcache.remote.helper.leases import Leases
 from compcache.remote.helper.reads import Reads
 from compcache.remote.helper.requests import Requests
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from compcache.remote.helper.packs import Packs
+    from compcache.remote.maintenance import RemoteGarbage
 
 DAY = 86400.0
 SECONDS = float(os.environ.get("COMPCACHE_TEST_SECONDS", "60"))
@@ -79,7 +80,7 @@ def in_store(work: Callable[[MemoryStore], Coroutine[Any, Any, Any]]) -> Any:
     return run(start())
 
 
-async def collect(store: MemoryStore, *, grace: float = DAY, **more: Any) -> CollectionResult:
+async def collect(store: MemoryStore, *, grace: float = DAY, **more: Any) -> RemoteGarbage:
     return await GarbageCollector(store).collect(grace=grace, **{"older_than": None, "dry_run": False, **more})
 
 
@@ -135,12 +136,12 @@ def test_what_is_of_no_use_goes_a_day_after_it_was_found(uploads: list[Upload]) 
         for hours in (0, 1, 22):
             await asyncio.sleep(3600 * hours)
             found = await collect(store)
-            assert (found.removed, set(keys(found.left))) == ([], garbage)
+            assert (found.removed, set(keys(found.left))) == ((), garbage)
         assert keys((await collect(store, dry_run=True, grace=0.0)).removed) == sorted(garbage)
         assert content(store) == before | garbage
         await asyncio.sleep(7200)
         found = await collect(store)
-        assert (set(keys(found.removed)), found.left) == (garbage, [])
+        assert (set(keys(found.removed)), found.left) == (garbage, ())
         assert content(store) == before
 
     in_store(work)
@@ -153,7 +154,7 @@ def test_what_was_stored_anew_since_it_was_found_of_no_use_begins_anew(uploads: 
         await asyncio.sleep(DAY)
         await put(store, uploads[0], cards=False)
         found = await collect(store)
-        assert (found.removed, keys(found.left)) == ([], [uploads[0].key])
+        assert (found.removed, keys(found.left)) == ((), [uploads[0].key])
         await asyncio.sleep(DAY + 10)
         assert keys((await collect(store)).removed) == [uploads[0].key]
 
@@ -190,7 +191,7 @@ def test_what_no_reader_has_used_goes_when_it_is_asked_for(uploads: list[Upload]
             await host.store_note()
         assert len([key for key in store.objects if key.startswith(USES)]) == 1
         await asyncio.sleep(DAY)
-        assert (await collect(store)).removed == []
+        assert (await collect(store)).removed == ()
         found = await collect(store, unused_for=30 * DAY)
         assert keys(found.removed) == sorted([*keys_of_cards(unused), used.cards[1][0]])
         os.utime(tmp_path / "used", (0, 0))  # a day later
@@ -300,7 +301,7 @@ def test_listings_that_miss_cards_cost_no_module(uploads: list[Upload]) -> None:
         store.list = without_cards  # type: ignore[method-assign]
         before = content(store)
         for _ in range(3):
-            assert (await collect(store, grace=0.0)).removed == []
+            assert (await collect(store, grace=0.0)).removed == ()
             await asyncio.sleep(10)
         assert content(store) == before
 

@@ -283,7 +283,7 @@ def test_an_interrupted_unpacking_leaves_nothing(bundle: Path, tmp_path: Path, m
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("compcache.publish.index_merge.publish_segment", interrupted)
+    monkeypatch.setattr("compcache.publish.index_merge.add_all", interrupted)
     with pytest.raises(KeyboardInterrupt):
         Cache(tmp_path / "cache", layers=[bundle])
     assert list((tmp_path / "cache" / "bundles-v1").iterdir()) == []

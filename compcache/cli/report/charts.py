@@ -167,7 +167,7 @@ def _times_of_step(step: _Step) -> dict[str, Any]:
     return {"start": _local_ms(step.start), "end": _local_ms(step.end), "middle": middle, "when": step.label}
 
 
-def _vertical_axis(field: str, title: str, format_: str = ",~f", **settings: Any) -> dict[str, Any]:
+def _vertical_axis(field: str, title: str | None, format_: str = ",~f", **settings: Any) -> dict[str, Any]:
     return {"field": field, "type": "quantitative", "axis": {"title": title, "format": format_, "tickCount": 4}, **settings}
 
 
@@ -185,20 +185,20 @@ def _hit_rate_chart(steps: Sequence[_Step]) -> Chart:
     rated = list(zip(requested, rates, strict=True))
     values = [{**_times_of_step(step), "rate": rate, "text": f"{step.label}: {rate:.1%} hits"} for step, rate in rated]
     total = sum(step.hits for step in requested) / sum(step.hits + step.misses for step in requested)
-    y_axis = _vertical_axis("rate", "", "%", scale={"domain": [0, 1]})
-    y_axis["axis"] = {"title": None, "format": "%", "tickCount": 4}
-    x_axis = {**_time_axis(steps), "field": "middle"}
-    spec = {
-        "height": 150, "data": {"values": values},
-        "layer": [
-            {"mark": {"type": "line", "color": _HIT, "strokeWidth": 2, "aria": False}, "encoding": {"x": x_axis, "y": y_axis}},
-            {"mark": {"type": "circle", "color": _HIT, "size": 45, "opacity": 1}, "encoding": {"x": x_axis, "y": y_axis, **_DESCRIPTION}},
-        ],
-    }  # fmt: skip
+    y_axis = _vertical_axis("rate", None, "%", scale={"domain": [0, 1]})
+    spec = _lines(values, {"x": {**_time_axis(steps), "field": "middle"}, "y": y_axis}, 45, color=_HIT)
     return Chart(
         "hit-rate", "Hit rate", f"{total:.1%} of the requests not answered from memory were hits.", spec, ("time", "hit rate"),
         tuple((step.label, f"{rate:.1%}") for step, rate in rated),
     )  # fmt: skip
+
+
+def _lines(values: list[dict[str, Any]], encoding: dict[str, Any], size: int, **settings: str) -> dict[str, Any]:
+    """Return the specification of lines through circles of a size. Circles describe their values to screen readers; lines do not."""
+    line = {"type": "line", "strokeWidth": 2, "aria": False, **settings}
+    circle = {"type": "circle", "size": size, "opacity": 1, **settings}
+    layers = [{"mark": line, "encoding": encoding}, {"mark": circle, "encoding": {**encoding, **_DESCRIPTION}}]
+    return {"height": 150, "data": {"values": values}, "layer": layers}
 
 
 def _stacked_bars(
@@ -255,19 +255,12 @@ def _seconds_chart(steps: Sequence[_Step]) -> Chart:
             values.append(
                 {**_times_of_step(step), "kind": kind, "value": value, "text": f"{step.label}: {seconds_text(value)} {kind} so far"}
             )
-    x_axis = {**_time_axis(steps), "field": "end"}
-    y_axis = _vertical_axis("value", "seconds, summed up")
+    x_axis, y_axis = {**_time_axis(steps), "field": "end"}, _vertical_axis("value", "seconds, summed up")
     colour = {
         "field": "kind", "type": "nominal",
         "scale": {"domain": ["saved by loads", "spent on compilation"], "range": [_HIT, _MISS]},
     }  # fmt: skip
-    spec = {
-        "height": 150, "data": {"values": values},
-        "layer": [
-            {"mark": {"type": "line", "strokeWidth": 2, "interpolate": "step-after", "aria": False}, "encoding": {"x": x_axis, "y": y_axis, "color": colour}},  # noqa: E501
-            {"mark": {"type": "circle", "size": 24, "opacity": 1}, "encoding": {"x": x_axis, "y": y_axis, "color": colour, **_DESCRIPTION}},
-        ],
-    }  # fmt: skip
+    spec = _lines(values, {"x": x_axis, "y": y_axis, "color": colour}, 24, interpolate="step-after")
     return Chart(
         "seconds", "Time saved", f"Loads saved {seconds_text(saved)} of compilation. Compilation took {seconds_text(spent)}.", spec,
         ("time", "saved", "spent"),

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
 from compcache.cli.jsontext import json_option, print_json
-from compcache.cli.output import is_terminal, print_note, show_progress
+from compcache.cli.output import is_terminal, output_file, print_note, show_progress
 from compcache.cli.params import MOMENT
 from compcache.cli.session import Session, pass_session
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = ["command"]
 
@@ -49,14 +45,5 @@ def command(session: Session, output: str | None, since: float | None, limit: in
     with_charts = can_draw()
     if not with_charts:
         print_note("the page has tables in place of charts: pip install 'compcache[report]' adds the charts")
-    _write_page(page(story, drawn=with_charts), output)
-
-
-def _write_page(parts: Iterable[str], output: str | None) -> None:
-    """Write the parts of a page to a file; to standard output for None or "-"."""
-    text = "".join(parts)
-    if output in (None, "-"):
-        sys.stdout.write(text)
-        return
-    with open(output, "w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(text)
+    with output_file(output):
+        sys.stdout.write("".join(page(story, drawn=with_charts)))

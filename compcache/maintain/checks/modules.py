@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compcache.errors import CompcacheError, FormatError
+from compcache.errors import FormatError
 from compcache.files import writer
 from compcache.formats import known_faults
 from compcache.formats.footer import is_signed_with, require_intact
@@ -87,27 +87,22 @@ def check_content(state: CheckState) -> tuple[int, dict[str, int]]:
 
     Return the number of modules, and their total size in bytes for the report.
     """
-    size = total = 0
-    state.types = SortedItems()
-    for present, _ in state.modules():
-        total += len(present)
-        for module_id in present:
-            try:
-                with ModuleSections(state.store, module_id) as reader:
-                    size += reader.size
-                    payloads = _read_as_published(reader)
-                    is_own = not state.store.signing_key or is_signed_with(reader.footer, state.store.signing_key)
-                if not is_own:
-                    _report_unsigned(state, module_id)
-                with suppress(FormatError, KeyError):  # a malformed type is unknown
-                    for key, text in link_types(module_id, payloads):
-                        state.types.add(key, text)
-            except FileNotFoundError as error:
-                reraise_interrupt(error)
-                continue
-            except (OSError, FormatError) as error:
-                reraise_interrupt(error)
-                state.report_unusable(module_id, error)
+    size = 0
+    state.types = types = SortedItems()
+
+    def examine(module_id: bytes) -> None:
+        nonlocal size
+        with ModuleSections(state.store, module_id) as reader:
+            size += reader.size
+            payloads = _read_as_published(reader)
+            is_own = not state.store.signing_key or is_signed_with(reader.footer, state.store.signing_key)
+        if not is_own:
+            _report_unsigned(state, module_id)
+        with suppress(FormatError, KeyError):  # a malformed type is unknown
+            for key, text in link_types(module_id, payloads):
+                types.add(key, text)
+
+    total = state.examine_modules(examine)
     return total, {"size": size}
 
 
@@ -157,18 +152,13 @@ def check_code(state: CheckState) -> tuple[int, dict[str, int]]:
     """
     from compcache.maintain.recompile import recompile
 
-    recompiled = compared = total = 0
-    for present, _ in state.modules():
-        total += len(present)
-        for module_id in present:
-            try:
-                result = recompile(state.store, module_id.hex())
-                recompiled += result.translated
-                compared += result.compared
-            except FileNotFoundError as error:
-                reraise_interrupt(error)
-                continue
-            except (OSError, CompcacheError) as error:
-                reraise_interrupt(error)
-                state.report_unusable(module_id, error)
+    recompiled = compared = 0
+
+    def examine(module_id: bytes) -> None:
+        nonlocal recompiled, compared
+        result = recompile(state.store, module_id.hex())
+        recompiled += result.translated
+        compared += result.compared
+
+    total = state.examine_modules(examine)
     return total, {"recompiled": recompiled, "compared": compared}

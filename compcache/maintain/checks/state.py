@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from compcache.directory.places import PLACES
 from compcache.errors import CompcacheError, FormatError
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.maintain.report_types import Finding
 from compcache.publish.module_lists import SortedItems
 from compcache.publish.quarantine import move_to_quarantine
@@ -63,6 +63,23 @@ class CheckState:
             self.total = max(self.total, count)
             # The first step does not know the total. It expects as many modules in each of the other directories.
             self.show(count, self.total if count < self.total else (count << 8) // (max(statuses, default=b"\0")[0] + 1))
+
+    def examine_modules(self, examine: Callable[[bytes], None]) -> int:
+        """Examine the modules that are not excluded, and return their number. Report a module if an examination raises an exception.
+
+        Modules that are removed meanwhile are skipped.
+        """
+        total = 0
+        for present, _ in self.modules():
+            total += len(present)
+            for module_id in present:
+                try:
+                    with suppress(FileNotFoundError):
+                        examine(module_id)
+                except (OSError, CompcacheError) as error:
+                    reraise_interrupt(error)
+                    self.report_unusable(module_id, error)
+        return total
 
     def show(self, done: int, total: int) -> None:
         """Show how many of the modules or functions a step has read, and how many there are in total."""

@@ -230,7 +230,7 @@ class _Directory:
             yield item
 
     def _list_below(self, directory: str) -> Iterator[RemoteObject]:
-        """Yield the objects below a directory. Temporary and special files are left out. A missing directory has none.
+        """Yield the objects below a directory. Special files are left out. A missing directory has none.
 
         Raise `OSError` if a directory cannot be listed for another reason.
         """
@@ -241,7 +241,7 @@ class _Directory:
             path = f"{directory}/{name}"
             if stat.S_ISDIR(status.st_mode):
                 yield from self._list_below(path)
-            elif stat.S_ISREG(status.st_mode) and not name.startswith("."):
+            elif stat.S_ISREG(status.st_mode):
                 yield RemoteObject(path[len(self._root) + 1 :], status.st_size, status.st_mtime)
 
 
@@ -337,10 +337,8 @@ class _ObjectStore:
         await self._obstore.put_async(self._store, key, data, mode="overwrite", use_multipart=False)
 
     async def delete(self, key: str) -> None:
-        try:
+        with suppress(FileNotFoundError):
             await self._obstore.delete_async(self._store, key)
-        except FileNotFoundError:
-            return
 
     async def list(self, prefix: str) -> AsyncIterator[RemoteObject]:
         async for batch in self._obstore.list(self._store, prefix):

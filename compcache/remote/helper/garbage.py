@@ -34,7 +34,7 @@ from compcache.remote.helper.backends import TooLargeError
 from compcache.remote.helper.packs import LARGEST_PACK
 from compcache.remote.helper.reads import LARGEST_MODULE
 from compcache.remote.helper.uses import USES, decode_uses, shortened_key
-from compcache.remote.maintenance import LONGEST_UNUSED
+from compcache.remote.maintenance import LONGEST_UNUSED, RemoteGarbage
 from compcache.remote.shelves import LAYOUT, card_key, module_key, platform_part_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
-__all__ = ["DECISION_SECONDS", "MARKS", "SETTLE_SECONDS", "CollectionResult", "GarbageCollector", "UncertainError"]
+__all__ = ["DECISION_SECONDS", "MARKS", "SETTLE_SECONDS", "GarbageCollector", "UncertainError"]
 
 MARKS = f"{LAYOUT}/g/"
 #: The lists of stored and of read cards. Version 1.0 writes them, and does not need them.
@@ -70,13 +70,6 @@ class UncertainError(Exception):
     """Raised if a store's answers are inconsistent."""
 
 
-class CollectionResult(NamedTuple):
-    """The objects that a collection removed, and the garbage that it left for a later collection."""
-
-    removed: list[RemoteObject]
-    left: list[RemoteObject]
-
-
 class _Mark(NamedTuple):
     """A mark: the listed object in the store, and its rows (size, time) by key."""
 
@@ -90,7 +83,7 @@ class GarbageCollector:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    async def collect(self, *, grace: float, older_than: float | None, dry_run: bool, unused_for: float | None = None) -> CollectionResult:
+    async def collect(self, *, grace: float, older_than: float | None, dry_run: bool, unused_for: float | None = None) -> RemoteGarbage:
         """Remove the objects that this collection and an earlier one found to be garbage.
 
         Args:
@@ -130,15 +123,13 @@ class GarbageCollector:
                 await self._backend.delete(mark.item.key)
             for prefix in _FORMER_LISTS:
                 await _call_concurrently(self._backend.delete, await self._list_objects(prefix))
-        return CollectionResult(removed, [item for item in garbage if item not in removed])
+        return RemoteGarbage(tuple(removed), tuple([item for item in garbage if item not in removed]))
 
     async def _list_objects(self, prefix: str) -> dict[str, RemoteObject]:
-        """Return the newest object listed for each key that begins with a prefix, by key. Temporary files, `.NAME`, are omitted."""
+        """Return the newest object listed for each key that begins with a prefix, by key."""
         objects: dict[str, RemoteObject] = {}
         async for item in self._backend.list(prefix):
-            if not item.key.rpartition("/")[2].startswith("."):
-                previous = objects.get(item.key)
-                objects[item.key] = item if previous is None else max(previous, item, key=lambda listed: listed.modified)
+            objects[item.key] = max(objects.get(item.key, item), item, key=lambda listed: listed.modified)
         return objects
 
     async def _find_garbage(
@@ -163,11 +154,8 @@ class GarbageCollector:
             named.update(keys)
             return modules.keys().isdisjoint(keys) and await self._lack_modules(cards.values())
 
-        async def is_damaged(pack: RemoteObject) -> bool:
-            return await self._is_garbage(pack.key)
-
         garbage_cards = await _select_concurrently(cards.values(), lacks_modules)
-        damaged_packs = await _select_concurrently(packs.values(), is_damaged)
+        damaged_packs = await _select_concurrently(packs.values(), lambda pack: self._is_garbage(pack.key))
         unnamed_modules = [item for key, item in modules.items() if key not in named]
         leases = await self._list_objects(f"{LAYOUT}/{_LEASE}/")  # all count as garbage: the holder of a lease changes it each second
         return [*garbage_cards, *damaged_packs, *unnamed_modules, *leases.values()]

@@ -18,7 +18,7 @@ import os
 import random
 from typing import TYPE_CHECKING
 
-from compcache.remote.helper.requests import loop_time
+from compcache.remote.helper.requests import loop_time, run_until_done
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -86,7 +86,7 @@ class Leases:
                 is_acquired = await self._requests.exchange(key, own_content, other_content)
                 unchanged_since = loop_time()
             if is_acquired:
-                self._renew_in_background(key, own_content, is_client_gone)
+                run_until_done(self._held, key, self._renew_lease(key, own_content, is_client_gone))  # lost if it fails
             has_ended = is_acquired or (current_content is None and other_content)
             if has_ended and await is_stored():  # another host has stored the function, and then released the lease
                 return
@@ -98,17 +98,6 @@ class Leases:
                 other_content, unchanged_since = current_content or b"", loop_time()
             await asyncio.sleep(min(pause * random.uniform(0.5, 1.5), max(0.0, end - loop_time())))  # noqa: S311 - hosts must not ask in step
             pause = min(2 * pause, _LAST_LOOK)
-
-    def _renew_in_background(self, key: str, content: bytes, is_client_gone: Callable[[], bool]) -> None:
-        """Renew an acquired lease in the background, and release it when the client has disconnected and the uploads are done."""
-        self._held[key] = asyncio.ensure_future(self._renew_lease(key, content, is_client_gone))
-        self._held[key].add_done_callback(lambda task: self._end_holding(key, task))
-
-    def _end_holding(self, key: str, task: asyncio.Future[None]) -> None:
-        """Forget a lease whose renewal has ended."""
-        del self._held[key]
-        if not task.cancelled():
-            task.exception()  # retrieved so that asyncio does not log it: a lease that could not be renewed is lost
 
     def _next_content(self) -> bytes:
         """Return the next bytes of a lease that this process holds."""

@@ -13,7 +13,7 @@ from compcache.remote.answer import FOUND, MISSING, SKIPPED, TIMED_OUT, UNAVAILA
 from compcache.remote.breaker import PROBE_SECONDS
 from compcache.remote.card import MAX_CARDS, decode_cards
 from compcache.remote.helper.backends import TooLargeError
-from compcache.remote.helper.requests import Requests, loop_time
+from compcache.remote.helper.requests import Requests, loop_time, run_until_done
 from compcache.remote.shelves import LAYOUT, card_key, module_key
 
 if TYPE_CHECKING:
@@ -170,8 +170,7 @@ class Reads:
             return {}
         asking = self._asking.get(key)
         if asking is None:
-            asking = self._asking[key] = asyncio.ensure_future(self._request_cards(key, seconds, patience))
-            asking.add_done_callback(lambda task: self._end_request(key, task))
+            asking = run_until_done(self._asking, key, self._request_cards(key, seconds, patience))
         data = await asyncio.shield(asking)
         try:
             cards_by_shelf = decode_cards(data) if data is not None else {}
@@ -181,12 +180,6 @@ class Reads:
             self.count("rejected")
             return {}
         return {shelf: cards_by_shelf[shelf] for shelf in shelves if shelf in cards_by_shelf}
-
-    def _end_request(self, key: str, task: asyncio.Future[bytes | None]) -> None:
-        """Forget a request that has ended."""
-        del self._asking[key]
-        if not task.cancelled():
-            task.exception()  # retrieved so that asyncio does not log it; callers that still wait receive it
 
     async def _request_cards(self, key: str, seconds: float, patience: float) -> bytes | None:
         """Return the encoded cards at a key, or None if the store has none. The breaker counts this as one look-up.

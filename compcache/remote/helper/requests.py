@@ -16,15 +16,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-    from typing import TypeVar
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+    from typing import Any, TypeVar
 
     from compcache.remote.helper.backends import Backend
     from compcache.remote.maintenance import RemoteObject
 
     _T = TypeVar("_T")
 
-__all__ = ["Requests", "loop_time"]
+__all__ = ["Requests", "loop_time", "run_until_done"]
 
 #: The default time limit of one try in seconds, the addition for each stored byte, and the limit of all tries and pauses of a request.
 _SECONDS, _SECONDS_PER_BYTE, _PATIENCE = 60.0, 1.0 / (1 << 20), 3.0
@@ -112,9 +112,11 @@ class Requests:
         """See `Backend.delete`. The request is not repeated: a repetition could remove an object that was stored since."""
         await self._backend.delete(key)
 
-    def list(self, prefix: str) -> AsyncIterator[RemoteObject]:
-        """See `Backend.list`. The request is not repeated."""
-        return self._backend.list(prefix)
+    async def list(self, prefix: str) -> AsyncIterator[RemoteObject]:
+        """See `Backend.list`. The request is not repeated. Objects whose names begin with a dot are temporary files, and are left out."""
+        async for item in self._backend.list(prefix):
+            if not item.key.rpartition("/")[2].startswith("."):
+                yield item
 
     def retry_delay(self, error: Exception) -> float | None:
         """See `Backend.retry_delay`."""
@@ -212,6 +214,20 @@ def _upload_limits(data: bytes) -> tuple[float, float]:
     """Return the time limit of a try that stores this object, and the limit of all tries together, in seconds."""
     seconds = _SECONDS_PER_BYTE * len(data)
     return _SECONDS + seconds, _PATIENCE + seconds
+
+
+def run_until_done(tasks: dict[str, asyncio.Future[_T]], key: str, work: Coroutine[Any, Any, _T]) -> asyncio.Future[_T]:
+    """Run a coroutine as a task that `tasks` contains until it has ended. An exception that nobody awaits is not logged."""
+
+    def end(task: asyncio.Future[_T]) -> None:
+        """Remove the task, and retrieve its exception: asyncio logs exceptions that nobody has retrieved."""
+        del tasks[key]
+        if not task.cancelled():
+            task.exception()
+
+    task = tasks[key] = asyncio.ensure_future(work)
+    task.add_done_callback(end)
+    return task
 
 
 def loop_time() -> float:

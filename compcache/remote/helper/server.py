@@ -11,15 +11,15 @@ import fcntl
 import json
 import os
 import socket
-import sys
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from compcache.messagepack import unpack
 from compcache.remote.address import RemoteSettings
 from compcache.remote.answer import SKIPPED, STORE_ERROR, UNAVAILABLE, HelperAnswer
 from compcache.remote.breaker import Breaker
-from compcache.remote.connection import COMPILE_SECONDS, LENGTH, LOCK, MAX_MESSAGE, REFUSED, SOCKET, decode, encode, owner_of
+from compcache.remote.connection import COMPILE_SECONDS, LENGTH, LOCK, MAX_MESSAGE, REFUSED, SOCKET, encode, owner_of
 from compcache.remote.helper.backends import BackendMissingError, TooLargeError, open_backend
 from compcache.remote.helper.garbage import GarbageCollector
 from compcache.remote.helper.lookups import FindQuestion, LookUp
@@ -42,6 +42,8 @@ _PACKS_SECONDS = 5.0
 _IDLE_SECONDS = 60.0
 #: The interval in seconds at which a helper in use stores notes of uses.
 _NOTES_SECONDS = 3600.0
+#: Operations for a helper that serves one store. If the store fails, the answer is a message.
+_OF_OPERATORS = ("list", "get", "has_object", "collect")
 
 
 class Helper:
@@ -132,10 +134,15 @@ class Helper:
             (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
             if size > MAX_MESSAGE:
                 return
-            operation, *arguments = decode(await reader.readexactly(size))
+            operation, *arguments = unpack(await reader.readexactly(size))
             if operation == "find":
                 arguments += [lambda seconds: writer.write(encode({COMPILE_SECONDS: seconds})), reader.at_eof]
-            answer = await getattr(self, f"_do_{operation}")(*arguments)
+            try:
+                answer = await getattr(self, f"_do_{operation}")(*arguments)
+            except Exception as error:
+                if operation not in _OF_OPERATORS:
+                    raise
+                answer = describe_error(error)
             writer.write(encode(answer))
             await writer.drain()
 
@@ -210,43 +217,27 @@ class Helper:
         for tier in self._chain.tiers:
             tier.uploads.news.set()
 
-    # These operations are for a helper that serves one store.
+    # The operations in `_OF_OPERATORS`. They ask the first store, and raise what its client raises.
 
-    async def _do_list(self, prefix: str) -> list[list[Any]] | str:
-        """Return the objects below a prefix as (key, size, modified), or a message if the store fails."""
-        try:
-            return [list(item) async for item in self._chain.tiers[0].requests.list(prefix)]
-        except Exception as error:  # noqa: BLE001 - whatever the client raises
-            return describe_error(error)
+    async def _do_list(self, prefix: str) -> list[list[Any]]:
+        """Return the objects below a prefix as (key, size, modified)."""
+        return [list(item) async for item in self._chain.tiers[0].requests.list(prefix)]
 
-    async def _do_get(self, key: str) -> bytes | str | None:
-        """Return an object as bytes. Return None if it does not exist, b"" if it is too large, and a message if the store fails."""
+    async def _do_get(self, key: str) -> bytes | None:
+        """Return an object as bytes, None if it does not exist, or b"" if it is too large."""
         try:
             return await self._chain.tiers[0].requests.get(key, LARGEST_PACK)
         except TooLargeError:
             return b""
-        except Exception as error:  # noqa: BLE001
-            return describe_error(error)
 
-    async def _do_has_object(self, key: str) -> bool | str:
-        """Return whether an object exists, or a message if the store fails."""
-        try:
-            return await self._chain.tiers[0].requests.stat(key) is not None
-        except Exception as error:  # noqa: BLE001
-            return describe_error(error)
+    async def _do_has_object(self, key: str) -> bool:
+        """Return whether an object exists."""
+        return await self._chain.tiers[0].requests.stat(key) is not None
 
-    async def _do_collect(
-        self, grace: float, older_than: float | None, dry_run: bool, unused_for: float | None
-    ) -> list[list[list[Any]]] | str:
-        """Collect garbage in the first store. Return the removed objects and the remaining garbage, or a message if the store fails.
-
-        See `GarbageCollector.collect` for the arguments.
-        """
-        try:
-            collector = GarbageCollector(self._chain.tiers[0].requests)
-            outcome = await collector.collect(grace=grace, older_than=older_than, dry_run=dry_run, unused_for=unused_for)
-        except Exception as error:  # noqa: BLE001
-            return describe_error(error)
+    async def _do_collect(self, grace: float, older_than: float | None, dry_run: bool, unused_for: float | None) -> list[list[list[Any]]]:
+        """Collect garbage. Return the removed objects and the remaining garbage. See `GarbageCollector.collect` for the arguments."""
+        collector = GarbageCollector(self._chain.tiers[0].requests)
+        outcome = await collector.collect(grace=grace, older_than=older_than, dry_run=dry_run, unused_for=unused_for)
         return [[list(item) for item in items] for items in outcome]
 
     # ------------------------------------------------------------------- packs
@@ -297,7 +288,7 @@ def main(arguments: list[str]) -> int:
     """
     (directory,) = arguments
     with open(0, "rb", closefd=False) as description:
-        stores = decode(description.read()[LENGTH.size :])
+        stores = unpack(description.read()[LENGTH.size :])
     os.umask(0o077)
     os.chdir(directory)  # the socket is bound by a relative path, because a socket's path has at most 107 bytes
     lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -329,7 +320,3 @@ def main(arguments: list[str]) -> int:
 
     asyncio.run(run())
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

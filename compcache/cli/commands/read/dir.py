@@ -11,7 +11,7 @@ from compcache.cli.session import Session, pass_session
 __all__ = ["command"]
 
 
-@click.command("dir", epilog='Example: du -sh "$(compcache dir)"')
+@click.command("dir")
 @json_option
 @pass_session
 def command(session: Session, as_json: bool) -> None:

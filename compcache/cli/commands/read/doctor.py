@@ -11,7 +11,7 @@ import click
 from compcache import frontend
 from compcache.cli.environment import SETTINGS, invalid_settings, misspelt_settings
 from compcache.cli.jsontext import json_option, print_json
-from compcache.cli.output import Column, fullness_text, plural, print_rows, size_text
+from compcache.cli.output import Column, fullness_text, other_formats_text, plural, print_rows, size_text
 from compcache.cli.session import Session, pass_session
 from compcache.errors import CacheWarning, CompcacheError
 from compcache.hit.target import load_runtime
@@ -138,8 +138,7 @@ def _examine_content(cache: Cache, _: Session) -> Iterator[_Result]:
     if info.quarantined:
         yield _Result(NOTE, "quarantine", f"{plural(info.quarantined, 'damaged file')} in quarantine: 'compcache check' shows details")
     if info.other_formats:
-        names = ", ".join(info.other_formats)
-        yield _Result(NOTE, "other formats", f"{names}: not used by this version; 'compcache prune --stale 0s' removes them")
+        yield _Result(NOTE, "other formats", other_formats_text(info.other_formats))
     yield _Result(OK, "processor", f"{info.platform}, {info.cpu}")
     yield _Result(OK, "llvm", f"{info.llvm_version}, from llvmlite")
     yield _Result(OK, "linker", info.linker)

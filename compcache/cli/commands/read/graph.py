@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import sys
 from typing import TYPE_CHECKING
 
@@ -12,7 +10,7 @@ import click
 from compcache.cli.completion import complete_names
 from compcache.cli.jsontext import fields_of, jsonl_option, print_json, print_json_lines
 from compcache.cli.names import resolve_all
-from compcache.cli.output import print_note, show_progress
+from compcache.cli.output import output_file, print_note, show_progress
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
@@ -65,14 +63,8 @@ def command(
         graph = _functions_only(graph)
     _check_size(graph, chosen)
     title = "compcache: " + (" ".join(names) or session.directory)
-    if output is None or output == "-":
+    with output_file(output):
         _write_graph(graph, chosen, title, sizes)
-        return
-    text = io.StringIO()
-    with contextlib.redirect_stdout(text):
-        _write_graph(graph, chosen, title, sizes)
-    with open(output, "w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(text.getvalue())
 
 
 def _check_size(graph: FunctionGraph, format_: str) -> None:

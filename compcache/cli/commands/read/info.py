@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from compcache.cli.jsontext import fields_of, json_option, print_json
-from compcache.cli.output import fullness_text, plural, print_fields, show_progress, size_text
+from compcache.cli.output import fullness_text, other_formats_text, plural, print_fields, show_progress, size_text
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def _summary_fields(info: CacheInfo, chosen_by: str) -> list[tuple[str, str]]:
     return [
         ("directory", f"{info.directory} ({chosen_by}{state})"),
         ("format", info.format),
-        *_other_formats_field(info),
+        *([("other formats", other_formats_text(info.other_formats))] if info.other_formats else []),
         ("modules", f"{info.modules:,}"),
         ("functions", f"{info.functions:,}"),
         ("realizations", f"{info.realizations:,}"),
@@ -52,14 +52,6 @@ def _summary_fields(info: CacheInfo, chosen_by: str) -> list[tuple[str, str]]:
         ("llvm", info.llvm_version),
         ("compcache", info.version),
     ]
-
-
-def _other_formats_field(info: CacheInfo) -> list[tuple[str, str]]:
-    """Return a list with the field about directories of other formats; an empty list without such directories."""
-    if not info.other_formats:
-        return []
-    names = ", ".join(info.other_formats)
-    return [("other formats", f"{names}: not used by this version; `compcache prune --stale 0s` removes them")]
 
 
 def _hit_rate_text(info: CacheInfo) -> str:

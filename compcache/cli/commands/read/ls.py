@@ -12,7 +12,19 @@ import click
 
 from compcache.cli.jsontext import json_option, jsonl_option, print_json, print_json_lines
 from compcache.cli.names import common_prefix, literal_prefix, short_name, split_name
-from compcache.cli.output import Column, age_text, id_shortener, is_terminal, print_rows, printable, show_progress, size_text, time_text
+from compcache.cli.output import (
+    Column,
+    age_text,
+    is_terminal,
+    print_rows,
+    printable,
+    short_id,
+    show_progress,
+    size_cell,
+    size_text,
+    time_cell,
+    time_text,
+)  # fmt: skip
 from compcache.cli.session import Session, pass_session
 from compcache.frontend import list_entries, list_functions, list_modules, list_uncached
 from compcache.identity import label_of
@@ -154,8 +166,7 @@ def _as_function(row: FunctionSummary | EntrySummary) -> FunctionSummary:
 def _print_refusals(rows: Iterable[Refusal]) -> None:
     """Print a table of the functions that the cache refused, with the reasons."""
     columns = [Column("function", flexible=True), Column("age", True), Column("reason", flexible=True)]
-    age = age_text if is_terminal() else time_text
-    print_rows(columns, [(row.name, age(row.created), row.reason) for row in rows])
+    print_rows(columns, [(row.name, time_cell(row.created), row.reason) for row in rows])
 
 
 def _print_functions(rows: Iterable[FunctionSummary | EntrySummary], layers: tuple[str, ...]) -> None:
@@ -210,15 +221,13 @@ def _print_modules(rows: Iterable[ModuleSummary], layers: tuple[str, ...]) -> No
     ]  # fmt: skip
     if layers:
         columns.append(Column("in", flexible=True))
-    shorten = id_shortener()
-    size, age = (size_text, age_text) if is_terminal() else (str, time_text)
 
     def make_cells(row: ModuleSummary) -> tuple[str, ...]:
         """Return the cells of a module's row."""
         names = [name for name, _ in row.functions]
         cells = (
-            shorten(row.module_id), str(len(names)), size(row.size), age(row.created), str(row.uses), age(row.last_used), row.cpu,
-            row.llvm_version, row.image_kind, _names_text(names),
+            short_id(row.module_id), str(len(names)), size_cell(row.size), time_cell(row.created), str(row.uses),
+            time_cell(row.last_used), row.cpu, row.llvm_version, row.image_kind, _names_text(names),
         )  # fmt: skip
         return (*cells, row.directory) if layers else cells
 

@@ -11,7 +11,6 @@ from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.names import groups_among, resolve_all, short_name
 from compcache.cli.output import (
     Column,
-    age_text,
     is_terminal,
     plural,
     print_code,
@@ -20,6 +19,7 @@ from compcache.cli.output import (
     seconds_text,
     short_id,
     size_text,
+    time_cell,
     time_text,
 )
 from compcache.cli.session import Session, pass_session
@@ -75,7 +75,7 @@ def command(
     with session.open_to_read() as cache:
         groups = {} if has_code or provenance else groups_among(cache, names)
         functions = [name for name in names if name not in groups]
-        chosen = resolve_all(cache, functions) if functions else []
+        chosen = resolve_all(cache, functions)
         if has_code:
             producers = [*([("ir", cache.ir)] if ir else ()), *([("asm", cache.asm)] if asm else ())]
             rows = []
@@ -191,7 +191,7 @@ def _print_realizations(report: FunctionReport) -> None:
             copy.llvm_version,
             copy.image_kind,
             size_text(copy.size) if is_terminal() else f"{copy.size} bytes",
-            age_text(copy.created) if is_terminal() else time_text(copy.created),
+            time_cell(copy.created),
             str(uses) if is_terminal() else plural(uses, "use"),
             copy.problem or "usable",
         )

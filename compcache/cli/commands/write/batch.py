@@ -10,6 +10,7 @@ import click
 
 from compcache.cli.completion import complete_files
 from compcache.cli.jsontext import json_option, print_json
+from compcache.cli.output import is_quiet, print_message, print_text
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
@@ -38,12 +39,11 @@ _INTERRUPTED = 130
     help="With --scheduler: the cache directory on each worker's host. $COMPCACHE_REMOTE receives the compiled modules.",
 )  # fmt: skip
 @click.option("--link", metavar="SET", help="Link the functions of all jobs into one image of this name, unless the batch was interrupted.")
-@click.option("-q", "--quiet", is_flag=True, help="Show no progress; failures are reported at the end.")
 @json_option
 @pass_session
 def command(
     session: Session, specs: tuple[str, ...], workers: int | None, timeout: float | None, untrusted: bool, scheduler: str | None,
-    worker_dir: str | None, link: str | None, quiet: bool, as_json: bool,
+    worker_dir: str | None, link: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Compile many modules in several processes. Modules in the cache are skipped.
 
@@ -54,9 +54,6 @@ def command(
     A job that fails does not affect other jobs. An interrupted batch can be started again. The exit status is 0 if every
     module is in the cache at the end, 1 if a job failed, and 130 after Ctrl-C.
     """
-    from compcache.cli.output import is_quiet
-
-    quiet = quiet or is_quiet()
     from compcache.batch import BatchInterrupted, ConflictingJobsError, compile_many
     from compcache.batch.spec import SpecError, read_specs
     from compcache.errors import CompcacheError
@@ -70,7 +67,7 @@ def command(
     with session.open_or_create() as cache, _open_cluster(scheduler) as executor:
         try:
             report = compile_many(
-                cache, jobs, workers=workers, executor=executor, timeout=timeout, progress=not quiet, worker_directory=worker_dir
+                cache, jobs, workers=workers, executor=executor, timeout=timeout, progress=not is_quiet(), worker_directory=worker_dir
             )
         except (TypeError, ValueError) as error:
             if isinstance(error, CompcacheError) and not isinstance(error, ConflictingJobsError):
@@ -81,7 +78,7 @@ def command(
         if link is not None and not report.interrupted:
             names = [job.functions for job in report.built] + [job.functions for job in report.cached]
             cache.link([name for functions in names for name in functions], into=link)
-    _print_report(report, quiet=quiet, as_json=as_json)
+    _print_report(report, as_json=as_json)
     if report.interrupted:
         return _INTERRUPTED
     return _FAILED if report.failed else 0
@@ -110,14 +107,9 @@ def _open_cluster(address: str | None) -> Iterator[Executor | None]:
         yield client.get_executor()
 
 
-def _print_report(report: BatchReport, *, quiet: bool, as_json: bool) -> None:
-    """Print the report of a batch, as JSON if `as_json` is true.
-
-    If `quiet` is true, print the failures first, because they were not printed during the batch.
-    """
-    from compcache.cli.output import print_message, print_text
-
-    if quiet:
+def _print_report(report: BatchReport, *, as_json: bool) -> None:
+    """Print the report of a batch, as JSON if `as_json` is true. With -q, first print the failures, which no progress has shown."""
+    if is_quiet():
         for record in report.failed:
             print_message("error", f"{record.name}: {record.message}")
     if as_json:

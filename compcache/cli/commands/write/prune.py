@@ -11,23 +11,21 @@ import click
 from compcache.cli.jsontext import fields_of, json_option, jsonl_option, print_json, print_json_lines
 from compcache.cli.output import (
     Column,
-    age_text,
     confirm_removal,
-    id_shortener,
     is_terminal,
     plural,
     print_note,
     print_rows,
+    short_id,
     show_progress,
+    size_cell,
     size_text,
-    time_text,
+    time_cell,
 )
 from compcache.cli.params import DURATION, SIZE
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from compcache.maintain.report_types import PrunedModule, PruneReport
 
 __all__ = ["command"]
@@ -101,7 +99,7 @@ def _print_report(report: PruneReport) -> None:
     ]  # fmt: skip
     rows = (*report.removed, *report.removed_packs)
     if rows or not is_terminal():
-        print_rows(columns, map(_row_formatter(), rows))
+        print_rows(columns, map(_module_cells, rows))
     print_note(_summary_text(report))
     if report.indexed:
         verb = "would be indexed" if report.dry_run else "indexed"
@@ -131,10 +129,7 @@ def _summary_text(report: PruneReport) -> str:
     )
 
 
-def _row_formatter() -> Callable[[PrunedModule], tuple[str, ...]]:
-    """Return a function that makes the row of a removed module, for a terminal or for a pipe."""
-    shorten = id_shortener()
-    format_size, format_time = (size_text, age_text) if is_terminal() else (str, time_text)
-    return lambda module: (
-        module.reason, shorten(module.module_id), format_size(module.size), format_time(module.last_used), " ".join(module.functions)
-    )  # fmt: skip
+def _module_cells(module: PrunedModule) -> tuple[str, ...]:
+    """Return the cells of a removed module's row."""
+    size, last_used = size_cell(module.size), time_cell(module.last_used)
+    return module.reason, short_id(module.module_id), size, last_used, " ".join(module.functions)

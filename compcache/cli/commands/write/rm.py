@@ -33,7 +33,7 @@ def command(session: Session, names: tuple[str, ...], force: bool, derived: bool
     with session.open_to_read() as cache:
         groups = groups_among(cache, names)
         functions = [name for name in names if name not in groups]
-        chosen = [*groups, *(resolve_all(cache, functions) if functions else ())]
+        chosen = [*groups, *resolve_all(cache, functions)]
     if not yes and not dry_run and not derived and any(name not in chosen for name in names):
         confirm_removal(f"{plural(len(chosen), 'function')} from {printable(str(session.directory))}")
     with session.open_to_read() if dry_run else session.open_existing() as cache:
