@@ -541,7 +541,7 @@ def record_generator(implementation: Any) -> Any:
     owner = next((function for function in functions if implementation.__code__ in function.__code__.co_consts), implementation)
     copy = implementation_read(owner)
     if copy is owner or owner is implementation:
-        return copy
+        return implementation if copy is owner else copy
     values = implementation.__name__, implementation.__defaults__, implementation.__closure__
     return FunctionType(implementation.__code__, copy.__globals__, *values)
 
