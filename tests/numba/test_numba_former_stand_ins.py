@@ -41,16 +41,10 @@ _PROGRAM = """
 
     @intrinsic
     def same(context, x):
+        assert ufunc is not kernel
         def generate(context, builder, signature, values):
             return values[0]
         return x(x), generate
-
-    @intrinsic
-    def twice(context, x):
-        signature = types.int64(ITEM[0])
-        def generate(context, builder, signature, values):
-            return builder.add(values[0], values[0])
-        return signature, generate
 
     def target(x): ...
 
@@ -141,38 +135,3 @@ def test_helpers_in_code_that_was_loaded_before_numba_are_compiled_and_stored(
     assert (outcome.answer, outcome.stored) == (uncached(_PROGRAM, "again"), 0)
     if mode == "run":
         assert programs.start(mode, cache, "again", "modules").answer == "False"
-
-
-#: The type is assigned anew after the caller was loaded and Numba was imported, so that no variable refers to the stand-in.
-_REBOUND = """
-    import sys
-    from DECORATORS import njit
-    from numba import types, typed
-
-    ITEM = types.UniTuple(types.int64, 2)
-
-    @njit(cache=True)
-    def helper(n):
-        items = typed.List.empty_list(ITEM)
-        items.append((n, n + 1))
-        return items[0]
-
-    @njit(cache=True, fastmath=True)
-    def caller(n):
-        return helper(n)
-
-    answers = [caller(5)]
-    if "again" in sys.argv:
-        import numba
-        numba.njit(lambda x: x)(1)
-        ITEM = types.UniTuple(types.float64, 2)
-        answers.append(helper(7))
-    print(answers)
-"""
-
-
-@pytest.mark.parametrize("mode", usual_modes("run"))
-def test_helpers_have_the_numba_objects_that_have_replaced_stand_ins(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
-    programs = Programs(tmp_path, _REBOUND)
-    assert programs.start(mode, tmp_path / "cache").answer == uncached(_REBOUND)
-    assert programs.start(mode, tmp_path / "cache", "again").answer == uncached(_REBOUND, "again")

@@ -20,7 +20,7 @@ from compcache.numba.fingerprints.stand_ins import lazy_of
 from compcache.numba.registered import record_copy
 from compcache.numba.registered.code_reads import MISSING, cells_of
 from compcache.numba.registered.library import is_generator_module, is_library_function, is_library_module
-from compcache.numba.registered.marks import is_marked, original
+from compcache.numba.registered.marks import original
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,8 +103,7 @@ class _KeptValues:
             with suppress(Exception):  # code of the program, such as `__getattribute__`, may raise an exception
                 self._keep_attributes(value, owners - 1)
         reference = _refer_to(value)
-        is_generators = is_marked(cls, "_compcache_content") or is_generator_module(type.__getattribute__(cls, "__module__"))
-        if is_generators or issubclass(cls, (type, _Function)):
+        if issubclass(cls, (type, _Function)) or is_generator_module(type.__getattribute__(cls, "__module__")):
             self.references[id(value)] = reference
         return lambda copies: MISSING if reference() is None else former_function(reference(), copies)
 
