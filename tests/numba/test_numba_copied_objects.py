@@ -158,3 +158,19 @@ def test_blocks_in_object_mode_that_read_numbers_and_globals_are_stored(tmp_path
     programs = Programs(tmp_path, _BLOCKS)
     stored = [programs.start("run", tmp_path / "cache").stored for _ in range(2)]
     assert stored[0] > 0 == stored[1]
+
+
+_LEFT_TO_NUMBA = """
+    from DECORATORS import jit
+
+    @jit(forceobj=True)
+    def function(x):
+        return x + 1
+
+    print(function(1))
+"""
+
+
+def test_functions_in_object_mode_are_not_stored_without_a_request(tmp_path: Path) -> None:
+    outcome = Programs(tmp_path, _LEFT_TO_NUMBA).start("run", tmp_path / "cache")
+    assert (outcome.answer, outcome.stored) == ("2", 0)

@@ -665,7 +665,8 @@ def test_copies_of_arrays_that_are_freed_leave_no_rows() -> None:
         gc.collect()
         return len(former._copies)
 
-    assert keep(100) == keep(0)
+    before = keep(0)
+    assert keep(100) == before
 
 
 _RECURSION_DEFINED_AGAIN = """

@@ -65,13 +65,8 @@ def number_of_class(cls: type) -> int:
             return 0
         taken = {number for module, known, number in [*_numbers.values()] if (module, known) == (cls.__module__, name)}
         row = cls.__module__, name, next(number for number in range(len(taken) + 1) if number not in taken)
-        row = _numbers.setdefault(ref(cls, _remove_number), row)
+        row = _numbers.setdefault(ref(cls, _numbers.pop), row)
     return row[2]
-
-
-def _remove_number(reference: ref[type]) -> None:
-    """Remove the row of a class that was freed."""
-    _numbers.pop(reference, None)
 
 
 def record_lazy_owner(dispatcher: Any, owner: Any) -> None:
