@@ -151,3 +151,19 @@ def test_blocks_in_object_mode_have_the_objects_of_their_closure(tmp_path: Path,
     outcomes = [programs.start(mode, tmp_path / "cache") for _ in range(3)]
     assert [outcome.answer for outcome in outcomes] == [uncached(_BLOCKS)] * 3
     assert mode != "run" or outcomes[0].stored > 0 == outcomes[1].stored, "the block that reads a number is stored"
+
+
+_LEFT_TO_NUMBA = """
+    from DECORATORS import jit
+
+    @jit(forceobj=True)
+    def function(x):
+        return x + 1
+
+    print(function(1))
+"""
+
+
+def test_functions_in_object_mode_are_not_stored_without_a_request(tmp_path: Path) -> None:
+    outcome = Programs(tmp_path, _LEFT_TO_NUMBA).start("run", tmp_path / "cache")
+    assert (outcome.answer, outcome.stored) == ("2", 0)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import gc
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from numba_modes import Programs, uncached_fixture, usual_modes  # noqa: F401 - fixtures
 
+from compcache.numba.fingerprints import former
+from compcache.numba.fingerprints.former import keep_values
 from compcache.numba.fingerprints.history import is_latest, record_code
 from compcache.numba.fingerprints.walk import WITH_NUMBA, FunctionPart
 
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytest.importorskip("numba")
+numpy = pytest.importorskip("numpy")
 
 #: Compiled code finds registered functions by identity. The argument changes what is compiled after the globals have changed.
 _CHANGING_REGISTERED_FUNCTIONS = """
@@ -647,6 +651,22 @@ def test_code_is_compared_while_other_threads_record_code() -> None:
     record_code([FunctionPart(callee, b"2", WITH_NUMBA), FunctionPart(function, b"1", WITH_NUMBA, callees=[callee])])
     now = FunctionPart(function, b"1", WITH_NUMBA, callees=[defined_again]), FunctionPart(defined_again, b"2", WITH_NUMBA)
     assert is_latest(Parts(now))
+
+
+def test_copies_of_arrays_that_are_freed_leave_no_rows() -> None:
+    def make(array: Any) -> Any:
+        return lambda x: x + array[0]
+
+    def keep(count: int) -> int:
+        """The rows after the values of so many functions were kept, each of which reads an array of its own and is freed."""
+        arrays = [numpy.full(2, 1.0) for _ in range(count)]
+        for array in arrays:
+            keep_values(make(array))
+        gc.collect()
+        return len(former._copies)
+
+    before = keep(0)
+    assert keep(100) == before
 
 
 _RECURSION_DEFINED_AGAIN = """

@@ -181,3 +181,52 @@ _GUFUNCS = """
 )
 def test_code_is_that_of_the_implementation_used(tmp_path: Path, uncached: Callable[..., str], source: str) -> None:
     _assert_same(tmp_path, uncached, "\n    import sys\n    VERSION = int(sys.argv[1])\n" + source)
+
+
+#: The former classes and functions stay in use. Each function raises, and returns, objects of the classes that were defined with it.
+_FORMER_CLASSES_IN_USE = """
+    import sys
+    from collections import namedtuple
+    from DECORATORS import njit
+
+    CELL = '''
+    class Negative(Exception):
+        pass
+
+    Pair = namedtuple("Pair", "first second")
+
+    @njit(cache=True)
+    def check(x):
+        if x < 0:
+            raise Negative("negative")
+        return Pair(x, x)
+
+    @njit(cache=True)
+    def caller(x):
+        return check(x)
+    '''
+
+    def classes_of(function):
+        try:
+            function(-1)
+        except Exception as error:
+            return type(error), type(function(1))
+
+    kept, answers = [], []
+    for number in range(3):
+        exec(compile(CELL, __file__, "exec"), globals())
+        kept.append((check, caller, (Negative, Pair)))
+        answers += [classes_of(function) == classes for *functions, classes in kept for function in functions]
+    with_numba = "numba.core.compiler" in sys.modules
+    print(with_numba if "modules" in sys.argv else answers)
+"""
+
+
+@pytest.mark.parametrize("mode", ["run", "variable"])
+def test_functions_that_are_defined_again_are_found_while_former_classes_exist(tmp_path: Path, mode: str) -> None:
+    programs = Programs(tmp_path, _FORMER_CLASSES_IN_USE)
+    outcomes = [programs.start(mode, tmp_path / "cache") for _ in range(2)]
+    assert [outcome.answer for outcome in outcomes] == [str([True] * 12)] * 2
+    assert outcomes[1].stored == 0
+    if mode == "run":
+        assert programs.start(mode, tmp_path / "cache", "modules").answer == "False"

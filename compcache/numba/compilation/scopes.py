@@ -31,7 +31,6 @@ from compcache.numba.fingerprints.fixed_code import CodeIdentity, record_symbol
 from compcache.numba.fingerprints.former import former_function
 from compcache.numba.fingerprints.history import record_code
 from compcache.numba.fingerprints.implementations import digest_name, plain_function, stable_name
-from compcache.numba.fingerprints.walk import CLASS
 from compcache.numba.identity.dependencies import Dependency, dependency_of, dependency_of_generator, has_content
 from compcache.numba.identity.kept_results import Result, digest_arguments, former_result, record_results
 from compcache.numba.identity.key import flags_text, signature_text
@@ -308,9 +307,8 @@ def _make_token(function: Any, original: Any, args: Any, return_type: Any, flags
     """
     try:
         function_content = fingerprint(function)
-        own_part, *others = function_content.parts
-        part = type(own_part)(original, own_part.digest, own_part.kind, callees=own_part.callees)
-        record_code([part, *[other for other in others if other.kind == CLASS]])
+        part = function_content.parts[0]
+        record_code([type(part)(original, part.digest, part.kind, callees=part.callees)])
         components = [
             function_content.content,
             signature_text(args),
@@ -541,7 +539,7 @@ def record_generator(implementation: Any) -> Any:
     owner = next((function for function in functions if implementation.__code__ in function.__code__.co_consts), implementation)
     copy = implementation_read(owner)
     if copy is owner or owner is implementation:
-        return copy
+        return implementation if copy is owner else copy
     values = implementation.__name__, implementation.__defaults__, implementation.__closure__
     return FunctionType(implementation.__code__, copy.__globals__, *values)
 

@@ -8,8 +8,8 @@ from compcache.interrupts import reraise_interrupt
 from compcache.numba.declarations.types import CONSTRUCTORS, infer_dtype_type, infer_type
 from compcache.numba.lazy import has_numba, when_imported
 from compcache.numba.lazy.c_helpers import number_of_threads, set_number_of_threads
-from compcache.numba.lazy.stand_ins import LazyObject, is_probe, original, real_numba
-from compcache.numba.registered.marks import is_marked
+from compcache.numba.lazy.stand_ins import LazyObject, is_probe, real_numba
+from compcache.numba.registered.marks import is_marked, original
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

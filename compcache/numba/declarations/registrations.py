@@ -14,9 +14,10 @@ from importlib import import_module
 from compcache.numba.fingerprints.stand_ins import lazy_jitted_of, record_real
 from compcache.numba.lazy import has_numba, when_imported
 from compcache.numba.lazy.c_helpers import load_extension
-from compcache.numba.lazy.stand_ins import LazyObject, numbas_object, original, real_numba
+from compcache.numba.lazy.stand_ins import LazyObject, numbas_object, real_numba
 from compcache.numba.registered import record_jitable, record_overload
 from compcache.numba.registered.library import is_library_function
+from compcache.numba.registered.marks import original
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

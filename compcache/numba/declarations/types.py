@@ -10,7 +10,8 @@ import sys
 from _thread import RLock
 
 from compcache.numba.lazy import when_imported
-from compcache.numba.lazy.stand_ins import is_probe, original, real_numba
+from compcache.numba.lazy.stand_ins import is_probe, real_numba
+from compcache.numba.registered.marks import original
 from compcache.numba.registered.type_texts import array_text, signature_expression, text_of, tuple_text
 
 TYPE_CHECKING = False

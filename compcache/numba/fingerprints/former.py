@@ -16,9 +16,11 @@ from types import CellType
 
 from compcache.interrupts import suppress
 from compcache.numba.fingerprints.code_digest import names_in_code
+from compcache.numba.fingerprints.stand_ins import lazy_of
 from compcache.numba.registered import record_copy
 from compcache.numba.registered.code_reads import MISSING, cells_of
 from compcache.numba.registered.library import is_generator_module, is_library_function, is_library_module
+from compcache.numba.registered.marks import original
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -195,16 +197,12 @@ def former_function(function: Any, copies: dict[Any, Any] | None = None) -> Any:
     cells = [CellType() if value is MISSING else CellType(value) for value in present.values()]
     copy = _Function(kept.code, namespace, function.__name__, function.__defaults__, tuple(cells))
     copies[function] = copy
-    is_changed = kept.code is not function.__code__
-    for variables, former in ((namespace, kept.globals), (present, kept.cells)):
-        for name, value_of in former.items():
-            value = value_of(copies)
-            if value is not MISSING and not _is_same(value, variables.get(name, MISSING)):
-                variables[name], is_changed = value, True
-    for cell, value in zip(cells, present.values(), strict=True):
+    changed_globals, changed_cells = _changed_values(kept.globals, namespace, copies), _changed_values(kept.cells, present, copies)
+    namespace |= changed_globals
+    for cell, value in zip(cells, (present | changed_cells).values(), strict=True):
         if value is not MISSING:
             cell.cell_contents = value
-    if not is_changed:
+    if kept.code is function.__code__ and not changed_globals and not changed_cells:
         copies[function] = function
         return function
     copy.__kwdefaults__, copy.__qualname__ = function.__kwdefaults__, function.__qualname__
@@ -240,10 +238,17 @@ def _own_attributes(owner: Any) -> dict[str, Any]:
     return {}
 
 
+def _changed_values(former: dict[str, Former], present: dict[str, Any], copies: dict[Any, Any]) -> dict[str, Any]:
+    """Return the former values that differ from the present ones, by name. Numba's objects have replaced stand-ins in variables."""
+    values = {name: value_of(copies) for name, value_of in former.items()}
+    pairs = [(name, value, original(value), present.get(name, MISSING)) for name, value in values.items() if value is not MISSING]
+    return {name: real for name, value, real, now in pairs if not _is_same(value, now) and not _is_same(real, now)}
+
+
 def _former_module(module: Any, attributes: dict[str, Former], copies: Any) -> Any:
     """Return a copy of a module with these former attributes, or the module itself if none of them has changed."""
-    values = {name: value for name, value_of in attributes.items() if (value := value_of(copies)) is not MISSING}
-    if all(_is_same(value, vars(module).get(name, MISSING)) for name, value in values.items()):
+    values = _changed_values(attributes, vars(module), copies)
+    if not values:
         return module
     copy = _Module(vars(module).get("__name__", ""))
     vars(copy).update(vars(module) | values)
@@ -258,8 +263,11 @@ def _former_tuple(cls: type, items: list[Any]) -> Any:
 
 
 def _is_same(former: Any, present: Any) -> bool:
-    """Return whether a value is unchanged: the same object, or an array, a plain value, a tuple or a container equal in content."""
-    if former is present:
+    """Return whether a value is unchanged: the same object, also if Numba's has replaced a lazy one, or equal in content.
+
+    Arrays, plain values, tuples, and containers of plain values are compared by content.
+    """
+    if former is present or (former is not None and lazy_of(present) is former):
         return True
     if type(former) is not type(present):
         return False

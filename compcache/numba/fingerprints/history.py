@@ -12,8 +12,7 @@ from _weakref import ref  # importing `weakref` is slow
 from compcache.numba.fingerprints import RUN
 from compcache.numba.fingerprints.former import keep_objects, keep_values
 from compcache.numba.fingerprints.owners import hashed_reference
-from compcache.numba.fingerprints.walk import CLASS
-from compcache.numba.registered.library import full_name, name_of_class
+from compcache.numba.registered.library import full_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,8 +32,6 @@ __all__ = ["changed_value", "functions_recorded_as", "is_latest", "named_functio
 
 #: The rows of each function by their kinds, the latest last. The reference to a function removes its rows when the function is gone.
 _rows: dict[ref[Any], dict[str, dict[Row, None]]] = {}
-#: Weak references to the classes to which code refers, by their modules and names.
-_classes: dict[tuple[str, str], dict[ref[Any], None]] = {}
 #: The records of code that was loaded without Numba, each with the functions in the code, whose linked overloads are not recorded yet.
 _unread: list[tuple[Record, Functions]] = []
 
@@ -48,9 +45,6 @@ def record_code(parts: Iterable[FunctionPart], records: Iterable[Record] = ()) -
     if len(parts) > 1:
         _unread.extend([(record, named_functions(parts)) for record in records])
     for part in parts:
-        if part.kind == CLASS:
-            known = _classes.setdefault(_name_of(part.function), {})
-            known[ref(part.function, known.pop)] = None
         keep_values(part.function)
         if part.owners or part.kind == RUN:
             keep_objects(part.function, part.owners)
@@ -71,14 +65,10 @@ def old_code_reason(parts: Sequence[FunctionPart], first: int = 0) -> str:
     """Return `changed_value` for the first function whose code in this process was compiled from other values; "" if there is none.
 
     The parts before `first` are not examined, but other functions may refer to them.
-    Code may refer to a former class by a name that another class has now. Then the reason names this class, if the former class still
-    exists. An image is mapped once, and code that has raised an exception keeps its class.
     """
     for part in parts[first:]:
         if not all(_is_current(row, part, parts) for row in _rows_of(part.function, part.kind)):
             return changed_value(part.function)
-        if part.kind == CLASS and any(known() is not part.function for known in [*_classes.get(_name_of(part.function), ())]):
-            return f"{'.'.join(_name_of(part.function))} was defined again after code had used it: define the class once"
     return ""
 
 
@@ -109,11 +99,6 @@ def take_unread() -> list[tuple[Record, Functions]]:
     rows = _unread.copy()
     _unread.clear()
     return rows
-
-
-def _name_of(cls: type) -> tuple[str, str]:
-    """Return the module of a class, and the name by which code refers to the class."""
-    return cls.__module__, name_of_class(cls) or f"{cls.__qualname__} at {id(cls)}"
 
 
 def _rows_of(function: Any, kind: str) -> list[Row]:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from compcache.numba.fingerprints.walk import Walk
 
 __all__ = [
-    "handler_without_numba", "is_declared_as", "is_module_of_generators", "lazy_jitted_of", "reads_object_mode", "record_real",
-    "register_prange",
+    "handler_without_numba", "is_declared_as", "is_module_of_generators", "lazy_jitted_of", "lazy_of", "reads_object_mode",
+    "record_real", "register_prange",
 ]  # fmt: skip
 
 #: References to Numba objects and to the lazy objects that they have replaced, by the id of the Numba object. A Numba object that is gone
@@ -56,7 +56,7 @@ def _remove_row(number: int, _: Any) -> None:
     _replaced.pop(number, None)
 
 
-def _lazy_of(real: Any) -> Any:
+def lazy_of(real: Any) -> Any:
     """Return the lazy object that a Numba object has replaced, or None."""
     row = _replaced.get(id(real))
     return row[1]() if row is not None and row[0]() is real else None
@@ -69,7 +69,7 @@ def register_prange(cls: Any) -> None:
 
 def lazy_jitted_of(value: Any) -> Any:
     """Return the lazy jitted function that a value is, or from which Numba has created the value; None for any other value."""
-    lazy = value if is_marked(type(value), "_compcache_is_declaration") else _lazy_of(value)
+    lazy = value if is_marked(type(value), "_compcache_is_declaration") else lazy_of(value)
     return lazy if is_marked(type(lazy), "_compcache_is_declaration") else None
 
 
@@ -110,7 +110,7 @@ def handler_without_numba(value: Any) -> Callable[[Walk, Any, str], None] | None
     kind = type(value)
     if is_marked(kind, "_compcache_content"):
         return _feed_stand_in
-    if _lazy_of(value) is not None:
+    if lazy_of(value) is not None:
         return _feed_replaced
     if issubclass(kind, type):
         is_prange = value in _PRANGE or (value.__qualname__ == "prange" and value.__module__ == "numba.misc.special")
@@ -141,7 +141,7 @@ def _feed_numba_object(walk: Walk, value: Any, where: str, feed_content: Callabl
 
 
 def _feed_replaced(walk: Walk, value: Any, where: str) -> None:
-    _feed_stand_in(walk, _lazy_of(value), where)
+    _feed_stand_in(walk, lazy_of(value), where)
 
 
 def _feed_prange(walk: Walk, value: Any, where: str) -> None:

@@ -13,6 +13,7 @@ import types as python_types
 from compcache.interrupts import reraise_interrupt
 from compcache.numba.fingerprints import COMPILED, NAMED, RUN
 from compcache.numba.registered.library import is_found_by_name, is_library_function, is_library_module, is_of_generators
+from compcache.numba.registered.marks import original
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def _feed_overloaded(walk: Walk, value: Any, _where: str) -> None:
 def _feed_class(walk: Walk, value: Any, where: str) -> None:
     """Feed a class by its name. Of a user's class, also feed the fields or members for the compiler, and what running code can read."""
     if not issubclass(type(value), type):  # a stand-in for a class of Numba, as in the `__orig_bases__` of a class of the program
-        value = type(value)._compcache_original(value)
+        value = original(value)
     walk.feed_token("class", value.__module__, value.__qualname__)
     walk.feed_overloads(value)
     if is_library_module(value.__module__):

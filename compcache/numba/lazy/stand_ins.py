@@ -8,7 +8,7 @@ from operator import attrgetter
 from compcache.interrupts import suppress
 from compcache.numba.fingerprints.stand_ins import record_real, register_prange
 from compcache.numba.lazy import has_numba, when_imported
-from compcache.numba.registered.marks import is_marked
+from compcache.numba.registered.marks import is_marked, original
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,11 +16,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COPIED_ATTRIBUTES", "LazyObject", "LazyWrapper", "are_decorators_replaced", "is_probe", "numba_decorator",
-    "numbas_object", "original", "prange", "real_numba", "record_replaced_decorators", "replace_stand_ins",
+    "numbas_object", "prange", "real_numba", "record_replaced_decorators", "replace_stand_ins",
 ]  # fmt: skip
 
 
-class prange:  # noqa: N801 - this is Numba's name
+class _Prange(type):
+    """The class of `prange`."""
+
+    def _compcache_original(cls) -> Any:
+        """Import Numba if necessary, and return its `prange`."""
+        return real_numba().prange
+
+
+class prange(metaclass=_Prange):  # noqa: N801 - this is Numba's name
     """Replaces `numba.prange`: a range whose iterations compiled code may run in parallel.
 
     Args:
@@ -54,26 +62,14 @@ def _replace_everywhere() -> None:
         kinds = list(map(type, values))
         unknown = {key: kind for key, kind in dict(zip(map(id, kinds), kinds, strict=True)).items() if key not in plain}
         plain.update([(key, kind) for key, kind in unknown.items() if not is_marked(kind, "_compcache_original")])
-        if unknown.keys() <= plain.keys() and id(prange) not in set(map(id, values)):
+        if unknown.keys() <= plain.keys():
             continue
         for name, value in list(namespace.items()):
-            if _is_named_stand_in(value):
+            if is_marked(type(value), "_compcache_original"):
                 namespace[name] = original(value)
 
 
 when_imported(_replace_everywhere)
-
-
-def original(value: Any) -> Any:
-    """Return Numba's own object for a stand-in, after importing Numba if necessary. Return any other value unchanged."""
-    if not _is_named_stand_in(value):
-        return value
-    return real_numba().prange if value is prange else type(value)._compcache_original(value)
-
-
-def _is_named_stand_in(value: Any) -> bool:
-    """Return whether a value is a stand-in for an object that has a name in Numba."""
-    return value is prange or is_marked(type(value), "_compcache_original")
 
 
 #: Numba's own decorators, by name, while decorators of `compcache.numba` replace them.
@@ -114,7 +110,7 @@ def replace_stand_ins(function: Any) -> None:
 
 def _is_stand_in(value: Any) -> bool:
     """Return whether a value is a stand-in whose original is not being created now."""
-    if _is_named_stand_in(value):
+    if is_marked(type(value), "_compcache_original"):
         return True
     return issubclass(type(value), LazyObject) and id(value) not in _in_creation
 

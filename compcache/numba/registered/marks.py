@@ -1,4 +1,4 @@
-"""Tests the classes of objects without running code of the program, and without importing Numba for a stand-in."""
+"""Tests the classes of objects without running code of the program, and without importing Numba for a stand-in; and replaces stand-ins."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["is_marked", "is_module"]
+__all__ = ["is_marked", "is_module", "original"]
 
 _Module = type(sys)
 # The descriptors of `type` itself, because reading `cls.__mro__` would run `__getattribute__` of a metaclass.
@@ -26,3 +26,8 @@ def is_marked(kind: Any, name: str) -> bool:
 def is_module(value: Any) -> bool:
     """Return whether a value is a module. `isinstance` would read `__class__` of a stand-in, which imports Numba."""
     return issubclass(type(value), _Module)
+
+
+def original(value: Any) -> Any:
+    """Return Numba's own object for a stand-in with a name in Numba, after importing Numba if necessary. Return other values unchanged."""
+    return type(value)._compcache_original(value) if is_marked(type(value), "_compcache_original") else value

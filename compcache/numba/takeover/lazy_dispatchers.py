@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from compcache.numba.fingerprints.owners import record_lazy_owner
 from compcache.numba.lazy import installed_backend
 from compcache.numba.lazy.entries import open_cache
-from compcache.numba.lazy.stand_ins import numba_decorator, original
+from compcache.numba.lazy.stand_ins import numba_decorator
+from compcache.numba.registered.marks import original
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
