@@ -245,8 +245,8 @@ def find_exception_class(name: str) -> Any:
     cls = _exceptions.get(name)
     if cls is None:
         bases = tuple([find_exception_class(base) if type(base) is str else base for base in _EXCEPTIONS[name]])
-        cls = _ExceptionClass(name, bases, {"__module__": "numba.core.errors", "__qualname__": name, "__slots__": ()})
-        _exceptions[name] = cls
+        namespace = {"__module__": "numba.core.errors", "__qualname__": name, "__slots__": ()}
+        cls = _exceptions.setdefault(name, _ExceptionClass(name, bases, namespace))  # another thread may have created it in the meantime
         if not issubclass(cls, Warning):
             when_imported(lambda: _make_catchable(cls))
     return cls

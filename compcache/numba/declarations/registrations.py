@@ -63,37 +63,32 @@ def register_jitable(*args: Any, **options: Any) -> Any:
 
     def register(function: Any) -> Any:
         """Register a function, or delay the registration until Numba is imported."""
-        if not _is_program_function(function):
-            return _register_with_numba(function, options)
-        own_options = dict(options)
-        record_jitable(function, own_options)
-        if has_numba():
-            return _register_with_numba(function, own_options)
-        when_imported(lambda: _register_with_numba(function, own_options))
+        is_recorded = _is_program_function(function)
+        if is_recorded:
+            record_jitable(function, options)
+        if not is_recorded or has_numba():
+            return _decorate_with_numba("register_jitable", function, options)
+        when_imported(lambda: _decorate_with_numba("register_jitable", function, options))
         return function
 
     return register if options else register(*args)
 
 
-def _register_with_numba(function: Any, options: dict[str, Any]) -> Any:
-    """Call Numba's `register_jitable`, and return its result."""
-    real = _import_real("register_jitable")
+def _decorate_with_numba(name: str, function: Any, options: dict[str, Any]) -> Any:
+    """Import Numba, and return the result of its decorator `register_jitable` or `intrinsic` for a function."""
+    real = _import_real(name)
     return real(**options)(function) if options else real(function)
 
 
 class LazyIntrinsic(LazyObject):
-    """The object that `intrinsic` returns before Numba is imported.
+    """The object that `intrinsic` returns before Numba is imported."""
 
-    Args:
-        function: the decorated function.
-        options: the options of the decorator.
-    """
+    __slots__ = ()
 
-    __slots__ = ("_options",)
-
-    def __init__(self, function: Any, options: dict[str, Any]) -> None:
-        super().__init__(function, lambda _: _import_real("intrinsic")(**options) if options else _import_real("intrinsic"))
-        object.__setattr__(self, "_options", options)
+    def _compcache_make(self) -> Any:
+        """Return Numba's intrinsic with the arguments of the decorator."""
+        get = object.__getattribute__
+        return _decorate_with_numba("intrinsic", get(self, "_function"), get(self, "_options"))
 
     def _compcache_content(self, walk: Any) -> None:
         """Feed the function and the options to a walk, as a dependency."""
@@ -111,7 +106,7 @@ def intrinsic(*args: Any, **options: Any) -> Any:
     def declare(function: Any) -> Any:
         """Return a lazy intrinsic for a function of the program; Numba's own object for any other object, or if Numba is imported."""
         if not _is_program_function(function):
-            return _import_real("intrinsic")(**options)(function) if options else _import_real("intrinsic")(function)
+            return _decorate_with_numba("intrinsic", function, options)
         lazy = LazyIntrinsic(function, options)
         return record_real(numbas_object(lazy), lazy) if has_numba() else lazy
 

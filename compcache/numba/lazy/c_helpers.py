@@ -17,7 +17,7 @@ from _thread import allocate_lock
 
 from compcache import frontend
 from compcache.interrupts import suppress
-from compcache.numba.lazy import has_numba, when_imported
+from compcache.numba.lazy import has_numba, has_settings_file, when_imported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ def _start_threads() -> Any:
     """Start the threads that Numba would start, and return the threading layer; False if only Numba can choose the layer."""
     global _thread_count  # noqa: PLW0603 - the threads belong to the process
     count = configured_threads()
-    layer = _choose_layer() if count > 0 else None
+    layer = _choose_layer() if count > 0 and not has_settings_file() else None
     if layer is None:
         return False
     _thread_count = count

@@ -13,7 +13,7 @@ import sys
 import compcache
 from compcache import frontend
 from compcache.interrupts import reraise_interrupt
-from compcache.numba.lazy import _dispatch
+from compcache.numba.lazy import _dispatch, has_settings_file
 from compcache.numba.lazy.marshalled import decode_fields, encode_fields
 from compcache.numba.registered.distributions import distributions, names_in
 from compcache.numba.registered.refusals import NotLazy
@@ -46,7 +46,7 @@ def settings_and_packages(open_cache: Callable[[], Cache | None] | None = None) 
     """
     global _packages_on_path  # noqa: PLW0603 - packages are installed for the whole process
     settings = _relevant_variables()
-    if os.path.exists(".numba_config.yaml"):
+    if has_settings_file():
         raise NotLazy("the file .numba_config.yaml in the current directory changes Numba's settings: set environment variables instead")
     path = tuple(sys.path)
     if _packages_on_path[0] != path:
