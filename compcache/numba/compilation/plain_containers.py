@@ -82,9 +82,8 @@ def make_list_adapter(kernel: Any, args: Sequence[Any], result: Any) -> Any:
             replace(given0, items_given0(made_given0))
             return result
 
-    `args` and `result` are the types of the kernel's arguments and of its result.
-
-    Raise `NotImplementedError` if lists cannot replace a container in one of the types. The message names the type.
+    `args` and `result` are the types of the kernel's arguments and of its result. Raise `NotImplementedError` if lists cannot replace a
+    container in one of the types. The message names the type.
     """
     names = [f"given{number}" for number in range(len(args))]
     note, forget = _make_note_functions()

@@ -111,7 +111,7 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
         library = self._codegen.create_library(self._name)
         library._final_module = self._get_module_for_linking().clone()
         library._finalize_final_module()
-        self._compiled_library = library
+        self._compiled_library = library  # keeps the machine code alive
         address: int = library.get_pointer_to_function(name)
         return address
 

@@ -244,7 +244,7 @@ def publish_entry(
 
 def _find_token(cres: Any) -> str:
     """Return the token in the symbols of compiled code, or "" if the symbols have no token, or a token with a number."""
-    uid = getattr(cres.fndesc, "uid", None)
+    uid = getattr(cres.fndesc, "uid", None)  # with a number: the token, "x" and the number (`scopes.next_unique_id`)
     return uid if isinstance(uid, str) and "x" not in uid else ""
 
 
@@ -367,7 +367,7 @@ def _copied_objects_reason(text: str, pickled: bytes, constants: Iterable[Any]) 
     """
     functions = [constant for constant in constants if isinstance(constant, Dispatcher)]
     if functions:
-        return f"in other processes, the code would return a copy of the function {functions[0].py_func.__qualname__}: return a value"
+        return f"in other processes, the code would return a copy of the function {functions[0].py_func.__qualname__}: return no function"
     copied = next((constant for constant in constants if not is_equal_in_each_process(constant)), None)
     if copied is not None:
         return f"in other processes, the code would use a copy of an object of class {type(copied).__qualname__}: use a global instead"

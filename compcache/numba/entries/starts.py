@@ -71,9 +71,8 @@ def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> N
 def argument_text(type_: Any, functions: list[Any] | None = None) -> str:
     """Return the text for a Numba type, which equals the text that `type_text_of_value` returns for an argument of this type.
 
-    The dispatcher of each jitted function is appended to the list `functions`; None if jitted functions are not supported.
-
-    Raise `NotLazy` if compcache needs Numba for arguments of this type.
+    The dispatcher of each jitted function is appended to the list `functions`; None if jitted functions are not supported. Raise `NotLazy`
+    if compcache needs Numba for arguments of this type.
     """
     if isinstance(type_, types.Omitted):
         return "omitted"
@@ -104,7 +103,6 @@ def are_settings_from_environment() -> bool:
     """
     if not are_packages_unchanged(open_cache):
         return False
-
     environment, current = dict(os.environ), config_text()
     if _equal_settings != [environment, current]:
         settings = {name: value for name, value in vars(config).items() if name.isupper()}
@@ -156,10 +154,9 @@ class Entry(NamedTuple):
 def find_stored_entry(cache_object: Any, cache: Cache, signature: Any, key: Key | None = None) -> Entry | None:
     """Return the stored entry for a signature; None if there is no such entry, or if only Numba can use it.
 
-    The `key` for starts without Numba must cover the user's implementations that the compiler used (`_uncovered_reason`).
-
-    With a key, raise `NotLazy` if it does not cover an implementation, or if the code was compiled with options of a caller; see
-    `inherits_options` for another exception.
+    The `key` for starts without Numba must cover the user's implementations that the compiler used (`_uncovered_reason`). With a key, raise
+    `NotLazy` if it does not cover an implementation, or if the code was compiled with options of a caller; see `inherits_options` for
+    another exception.
     """
     from compcache.numba.lazy.description import KIND_IMAGE
 

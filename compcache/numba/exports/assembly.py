@@ -36,6 +36,7 @@ _DEFINITION_AND_USE = 2
 _CONTAINERS = ("numba_dict_", "numba_list_", "numba_set_")
 _CHARACTERS = frozenset(("numba_gettyperecord", "numba_get_PyUnicode_ExtendedCase"))
 _DECLARATION = re.compile(r"declare (?P<result>[^@]+)@[^(]+\((?P<parameters>.*)\)")
+#: The value of a parameter attribute in parentheses, such as `dereferenceable(8)`.
 _ATTRIBUTE_VALUE = re.compile(r"\([^()]*(?:\([^()]*\)[^()]*)*\)")
 
 
@@ -54,9 +55,8 @@ class AssembledKernel(NamedTuple):
 def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Result, *, nogil: bool) -> AssembledKernel:
     """Return the assembly of a kernel with its wrapper, its exceptions and the memory runtime.
 
-    `func_name` is the name of the export, for error messages. `nogil` is whether the kernel runs without the GIL.
-
-    Raise `CompileError` if the kernel cannot be exported. The message gives the reason.
+    `func_name` is the name of the export, for error messages. `nogil` is whether the kernel runs without the GIL. Raise `CompileError` if
+    the kernel cannot be exported. The message gives the reason.
     """
     context = cres.target_context
     try:

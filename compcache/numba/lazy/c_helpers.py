@@ -49,9 +49,8 @@ _unpickled_objects: dict[tuple[int, bytes], Any] = {}
 def helper_address(name: str) -> int:
     """Return the address of one of Numba's C functions, or of another C function of the process; 0 if no function has this name.
 
-    For a function of a threading layer, start Numba's threads.
-
-    Raise `ImportError` if Numba is not installed, or its extension modules cannot be loaded.
+    For a function of a threading layer, start Numba's threads. Raise `ImportError` if Numba is not installed, or its extension modules
+    cannot be loaded.
     """
     if has_numba():
         return _address_from_numba(name)
@@ -141,10 +140,9 @@ def _load_extensions() -> None:
 def library_function(name: str, version: str) -> int:
     """Return the address of a function in Numba's library of C helpers, which is loaded without Numba, for an exported kernel.
 
-    The name may have the prefix "numba_". `version` is the version of the Numba that compiled the kernel.
-
-    Raise `ImportError` if the installed Numba has another series, Numba or NumPy is not installed, or the library cannot be loaded, and
-    `KeyError` if the library has no such function.
+    The name may have the prefix "numba_". `version` is the version of the Numba that compiled the kernel. Raise `ImportError` if the
+    installed Numba has another series, Numba or NumPy is not installed, or the library cannot be loaded. Raise `KeyError` if the library
+    has no such function.
     """
     if version not in _libraries:
         _libraries[version] = _load_library(version)

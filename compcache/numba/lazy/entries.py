@@ -101,9 +101,8 @@ class LoadedCode:
 def key_of(function: Any, options: dict[str, Any], types: str, functions: Sequence[Any] = ()) -> Key:
     """Return the present key of an overload of a Python function that is compiled with these options.
 
-    `types` is the text of the argument types. `functions` are the jitted functions among the arguments, in order.
-
-    Raise `NotLazy` if the overload has no key.
+    `types` is the text of the argument types. `functions` are the jitted functions among the arguments, in order. Raise `NotLazy` if the
+    overload has no key.
     """
     content = content_of(function, tuple(sorted(options.items())), functions)
     state = blake2b(digest_size=16, person=b"compcache-lazy2")
@@ -186,10 +185,8 @@ def find_fields(cache: Cache, name: str, shape: str) -> Any:
 def load_entry(cache: Cache, record: Record) -> LoadedCode | None:
     """Map the code of a record until the process ends, and create its environments.
 
-    Return the code, or None if the entry does not exist, cannot be loaded or is not valid in this process.
-
-    Raise `NotLazy` if the stored constants are not a list. Code that unpickles a constant may raise any exception. See `frontend.find` for
-    the `ValueError`.
+    Return the code, or None if the entry does not exist, cannot be loaded or is not valid in this process. Raise `NotLazy` if the stored
+    constants are not a list. Code that unpickles a constant may raise any exception. See `frontend.find` for the `ValueError`.
     """
     request = Request(record.lines, implementations=record.implementations)
     try:

@@ -103,8 +103,7 @@ def compile_and_record(state: State, backend: Backend, compile_all: Callable[[],
         return
     except CompcacheError as error:
         name = state.function.__qualname__
-        reason = f"{name} was compiled, but cannot be recorded for starts without Numba: {error}; later starts import Numba"
-        warn(reason)
+        warn(f"{name} was compiled, but cannot be recorded for starts without Numba: {error}; later starts import Numba")
 
 
 def is_key_current(state: State) -> bool:
