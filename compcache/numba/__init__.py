@@ -32,20 +32,9 @@ if TYPE_CHECKING:
     from compcache.numba.dispatch import Backend
 
 __all__ = [
-    "SUPPORTED",
-    "cfunc",
-    "export",
-    "guvectorize",
-    "install",
-    "installed",
-    "jit",
-    "njit",
-    "package",
-    "prange",
-    "stencil",
-    "uninstall",
+    "SUPPORTED", "cfunc", "export", "guvectorize", "install", "installed", "jit", "njit", "package", "prange", "stencil", "uninstall",
     "vectorize",
-]
+]  # fmt: skip
 
 
 def install(

@@ -40,15 +40,13 @@ class LazyCallback(LazyObject):
     def address(self) -> int:
         """The address of the callback's code."""
         declared = object.__getattribute__(self, "_state").declared
-        address: int = numbas_object(self).address if declared is None else declared.loaded[0].address
-        return address
+        return int(numbas_object(self).address if declared is None else declared.loaded[0].address)
 
     @property
     def native_name(self) -> str:
         """The symbol of the callback's code."""
         declared = object.__getattribute__(self, "_state").declared
-        name: str = numbas_object(self).native_name if declared is None else declared.details[0]
-        return name
+        return str(numbas_object(self).native_name if declared is None else declared.details[0])
 
     @property
     def cffi(self) -> Any:

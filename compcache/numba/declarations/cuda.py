@@ -101,8 +101,7 @@ def is_available() -> bool:
     has_settings = any(name.startswith("NUMBA_") and "CUDA" in name for name in os.environ) or has_settings_file()
     if not has_numba() and not has_settings and not has_library(_DRIVERS):
         return False
-    is_available_: bool = _import_cuda().is_available()
-    return is_available_
+    return bool(_import_cuda().is_available())
 
 
 CUDA_STAND_INS: dict[str, Any] = {"is_available": is_available, "jit": jit}

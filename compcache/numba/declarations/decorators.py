@@ -248,7 +248,7 @@ def _decorate_ufunc(
         if not state.is_parallel:
             return _select_result(declare_ufunc(state))
         if signatures:
-            return declare_ufunc(state)
+            return declare_ufunc(state)  # a plain NumPy ufunc, not a lazy object
     numba_options = {name: value for name, value in options.items() if decorator == "vectorize" or name != "signature"}
     return numba_decorator(decorator)(*args, **numba_options)(function)
 

@@ -6,6 +6,7 @@ these functions and classes import Numba, and so does access to any other attrib
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from importlib import import_module
@@ -80,18 +81,13 @@ def _may_replace(name: str) -> bool:
     return not name.startswith(_WITHOUT_STAND_INS) or can_replace_cuda(name)
 
 
+@functools.cache
 def _find_source(name: str) -> str:
     """Return the path of the source of one of Numba's modules, or "" if the module has no source file."""
     from compcache.numba.registered.distributions import package_directory
 
-    global _directory  # noqa: PLW0603 - a process has one Numba
-    if not _directory:
-        _directory = package_directory("numba") or "?"  # no directory, so no source is found
-    stem = os.path.join(_directory, *name.split(".")[1:])
+    stem = os.path.join(package_directory("numba") or "?", *name.split(".")[1:])  # "?": no directory, so no source is found
     return next((path for path in (f"{stem}.py", os.path.join(stem, "__init__.py")) if os.path.exists(path)), "")
-
-
-_directory = ""
 
 
 def find_attribute(module: str, name: str) -> Any:

@@ -48,7 +48,6 @@ def overload(func: Any, *args: Any, **options: Any) -> Any:
         return real(original(func), *args, **options)
 
     def decorate(implementation: Any) -> Any:
-        """Register an implementation, or delay the registration until Numba is imported."""
         record_overload(func, implementation, {**options, **dict(zip(_OVERLOAD_PARAMETERS, args, strict=False))})
         if has_numba():
             return _import_real("overload")(func, *args, **options)(implementation)
@@ -62,7 +61,6 @@ def register_jitable(*args: Any, **options: Any) -> Any:
     """Replace `numba.extending.register_jitable`. Functions of the program wait for Numba's import; any other object imports Numba."""
 
     def register(function: Any) -> Any:
-        """Register a function, or delay the registration until Numba is imported."""
         is_recorded = _is_program_function(function)
         if is_recorded:
             record_jitable(function, options)
@@ -116,12 +114,10 @@ def intrinsic(*args: Any, **options: Any) -> Any:
 def get_cython_function_address(module_name: str, function_name: str) -> int:
     """Replace `numba.extending.get_cython_function_address`. Before Numba is imported, call a C function of its extension module."""
     if has_numba():
-        real_address: int = _import_real("get_cython_function_address")(module_name, function_name)
-        return real_address
+        return int(_import_real("get_cython_function_address")(module_name, function_name))
     import numpy as np  # noqa: F401 - the extension module uses its C interface
 
-    address: int = load_extension("numba._helperlib")._import_cython_function(module_name, function_name)
-    return address
+    return int(load_extension("numba._helperlib")._import_cython_function(module_name, function_name))
 
 
 def is_jitted(function: Any) -> Any:
@@ -132,11 +128,7 @@ def is_jitted(function: Any) -> Any:
 
 
 EXTENDING_STAND_INS: dict[str, Any] = {
-    "get_cython_function_address": get_cython_function_address,
-    "intrinsic": intrinsic,
-    "is_jitted": is_jitted,
-    "overload": overload,
-    "register_jitable": register_jitable,
+    function.__name__: function for function in (get_cython_function_address, intrinsic, is_jitted, overload, register_jitable)
 }
 
 

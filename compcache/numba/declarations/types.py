@@ -100,9 +100,6 @@ class LazyType:
         shown = _fields[id(self)].shown
         return str(convert_to_numba_type(self)) if shown is None else shown[0]
 
-    def __format__(self, spec: str) -> str:
-        return format(str(self), spec)
-
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         """The class of Numba's type once Numba is imported. Before that, no caller can test for Numba's class."""
@@ -338,9 +335,6 @@ class LazySignature:
         if isinstance(other, LazySignature):
             return self.args == other.args and self.return_type == other.return_type
         return convert_to_numba_signature(self) == other if _has_types() else None  # like Numba's, for an object without types
-
-    def __ne__(self, other: object) -> bool:
-        return not (self == other)
 
     def __hash__(self) -> int:
         return hash((self.args, self.return_type))

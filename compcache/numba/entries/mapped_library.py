@@ -112,8 +112,7 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
         library._final_module = self._get_module_for_linking().clone()
         library._finalize_final_module()
         self._compiled_library = library  # keeps the machine code alive
-        address: int = library.get_pointer_to_function(name)
-        return address
+        return int(library.get_pointer_to_function(name))
 
     def _get_module_for_linking(self) -> Any:
         """Return the parsed bitcode. On the first call, define the environments that it looks up. See `bind_imports` for the exception."""

@@ -14,6 +14,7 @@ from numba.core import config, types
 
 from compcache import frontend
 from compcache.interrupts import reraise_interrupt, suppress
+from compcache.numba.compilation.libraries import ENVIRONMENT_PREFIX
 from compcache.numba.entries.load import find_entry
 from compcache.numba.entries.names import make_func_name
 from compcache.numba.fingerprints.implementations import Implementation, package_of_implementation, registry, wrapped_by
@@ -37,7 +38,6 @@ __all__ = [
     "store_fields",
 ]  # fmt: skip
 
-_ENVIRONMENT = "_ZN08NumbaEnv"
 #: The offset of an environment's fields in `compcache.numba.lazy._dispatch` and in Numba's `_dynfunc`.
 _ENVIRONMENT_FIELDS = object.__basicsize__
 
@@ -207,7 +207,7 @@ def _uncovered_reason(key: Key | None, description: Description) -> str:
                 continue
             package = package_of_implementation(function) if function is not None else ""
             if package not in packages:
-                return f"Numba asks {name}, which is neither named by the function nor in a package that registers with Numba"
+                return f"Numba asks {name}, which the function does not name: move it into a package that registers with Numba"
             if package in imported and name in used and not Dependency(name, used[name]).is_by_files:
                 return f"Numba asks {name}, and the program has imported {package}, whose values only a process with Numba can compare"
     return ""
@@ -220,7 +220,7 @@ def pickle_environments(symbols: Sequence[str], constants: Mapping[str, list[Any
     """
     rows = []
     for number, symbol in enumerate(symbols):
-        if symbol.startswith(_ENVIRONMENT) and symbol in constants:
+        if symbol.startswith(ENVIRONMENT_PREFIX) and symbol in constants:
             pickled = _pickle_constants(constants[symbol])
             if pickled is None:
                 return None

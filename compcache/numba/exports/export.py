@@ -38,7 +38,7 @@ from compcache.numba.identity.settings import requested_cpu, requested_cpu_and_f
 from compcache.numba.registered.options import declared_locals
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from compcache.cache import Cache
 
@@ -79,15 +79,10 @@ def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None, 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ShadowWarning)  # the previous export is removed below
         module_ids = frontend.add_realizations(cache, source)
-    _remove_previous_exports(cache, func_name, module_ids)
-    return func_name
-
-
-def _remove_previous_exports(cache: Cache, func_name: str, module_ids: Container[str]) -> None:
-    """Remove all modules that export a function, except the modules with these ids."""
     for realization in cache.realizations(func_name):
         if realization.module_id not in module_ids:
             cache.remove_module(realization.module_id)
+    return func_name
 
 
 @contextmanager

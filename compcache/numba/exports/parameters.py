@@ -17,16 +17,8 @@ from compcache.numba.exports.plan import holds_arrays
 from compcache.wording import plural
 
 __all__ = [
-    "OBJECT",
-    "Parameter",
-    "Result",
-    "add_default_types",
-    "describe_parameters",
-    "describe_result",
-    "export_error",
-    "has_variable_arguments",
-    "make_argument_names",
-    "normalize_argument_types",
+    "OBJECT", "Parameter", "Result", "add_default_types", "describe_parameters", "describe_result", "export_error",
+    "has_variable_arguments", "make_argument_names", "normalize_argument_types",
 ]  # fmt: skip
 
 OBJECT = "object"

@@ -43,7 +43,7 @@ class Result(NamedTuple):
 #: the types (without a digest, by `_implementation_count`); "" if it ran with several contents.
 _contents: dict[tuple[str, bool], dict[str, str]] = {}
 #: The names of implementations with results whose content is unknown.
-_unknown: set[str] = set()
+_with_unknown_results: set[str] = set()
 #: The flags that `njit` without options sets to other values than the default ones.
 _PLAIN_FLAGS = {"enable_looplift": True, "enable_pyobject_looplift": True, "nrt": True}
 
@@ -110,7 +110,7 @@ def former_result(function: Any, arguments: str) -> Dependency | None:
 
 def record_unknown_result(function: Any) -> None:
     """Record that Numba has kept a result of an implementation whose content was not recorded when it ran."""
-    _unknown.add(stable_name(function))
+    _with_unknown_results.add(stable_name(function))
 
 
 def are_results_valid(dependency: Dependency, arguments: Iterable[str]) -> bool:
@@ -130,7 +130,7 @@ def are_results_valid(dependency: Dependency, arguments: Iterable[str]) -> bool:
         registry.refresh()
         present = _implementation_count(dependency.name)
         contents = {content for digest, content in recorded.items() if digest[0] != "#" or digest == present}
-    if dependency.name in _unknown or not contents <= {dependency.content}:
+    if dependency.name in _with_unknown_results or not contents <= {dependency.content}:
         return False
     return (are_recorded and digests <= recorded.keys()) or is_current(dependency)
 

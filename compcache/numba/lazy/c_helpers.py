@@ -104,7 +104,7 @@ def unpickle(address: int, data: bytes) -> Any:
     """
     value = _unpickled_objects.get((address, data), _unpickled_objects)  # no value is the dictionary itself
     if value is _unpickled_objects:
-        value = _unpickled_objects[address, data] = _unpickle(data)
+        value = _unpickled_objects.setdefault((address, data), _unpickle(data))  # another thread may have unpickled it in the meantime
     return value
 
 
@@ -226,8 +226,7 @@ def _layer_address(name: str) -> int:
     with _start_lock:
         if _layer is None:
             _layer = _start_threads()
-    address: int = getattr(_layer, name) if _layer else 0
-    return address
+    return int(getattr(_layer, name)) if _layer else 0
 
 
 def number_of_threads() -> Any:

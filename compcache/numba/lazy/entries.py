@@ -1,4 +1,4 @@
-"""Stores and loads the records of overloads for processes that start without Numba.
+"""Finds the records of overloads in processes that start without Numba, and loads the code of the overloads.
 
 Each compiled overload has a small record, an entry of data, in addition to the entry with its code. The name of the record contains the
 function, the argument types, and the key from `content` and `installation`. The record contains the name of the entry, the numbers of its
