@@ -32,20 +32,9 @@ if TYPE_CHECKING:
     from compcache.numba.dispatch import Backend
 
 __all__ = [
-    "SUPPORTED",
-    "cfunc",
-    "export",
-    "guvectorize",
-    "install",
-    "installed",
-    "jit",
-    "njit",
-    "package",
-    "prange",
-    "stencil",
-    "uninstall",
+    "SUPPORTED", "cfunc", "export", "guvectorize", "install", "installed", "jit", "njit", "package", "prange", "stencil", "uninstall",
     "vectorize",
-]
+]  # fmt: skip
 
 
 def install(
@@ -81,8 +70,9 @@ def install(
 
 
 def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool = False) -> Backend:
-    """Install the backend as `install` does, and return it. `is_first` is whether Numba is about to compile or load its first
-    function. With `lazy`, Numba is not imported.
+    """Install the backend as `install` does, and return it. With `lazy`, Numba is not imported.
+
+    `is_first` is whether Numba is about to compile or load its first function.
     """
     import sys
 
@@ -171,7 +161,9 @@ def uninstall() -> None:
 
 
 class installed:  # noqa: N801 - it is used like a function
-    """A context manager that installs the backend, and uninstalls it at the end: ``with installed(directory) as backend:``.
+    """A context manager that installs the backend: ``with installed(directory) as backend:``.
+
+    At the end, it uninstalls the backend, unless a backend was installed already.
 
     Args:
         cache: the cache, or its directory; None for the default one.
@@ -183,10 +175,14 @@ class installed:  # noqa: N801 - it is used like a function
         self._options = options
 
     def __enter__(self) -> Backend:
+        from compcache.numba.lazy import installed_backend
+
+        self._is_own = installed_backend() is None
         return install(self._cache, **self._options)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        uninstall()
+        if self._is_own:
+            uninstall()
 
 
 _LAZY = frozenset(("cfunc", "guvectorize", "jit", "njit", "prange", "stencil", "vectorize"))
@@ -293,6 +289,7 @@ def package(
     Raises:
         CompileError: a kernel cannot be exported; see `export`.
         ImportError: Numba is not installed.
+        OSError: no temporary directory can be created.
         RuntimeError: this version of Numba is not supported.
         StorageError: the directory cannot be written.
         ValueError: the module has no kernels, a public jitted function has no signature, or `out` is None and the module has no file.

@@ -90,7 +90,6 @@ def _run_module(name: str, arguments: list[str]) -> None:
     """Run a module as Python does for `-m`, or the module `__main__` of the first directory on the path, in the present `__main__`.
 
     `arguments` become `sys.argv`. The first argument is "-m", in whose place Python puts the module's file, or a directory or an archive.
-
     Raise `SystemExit` if there is no such module.
     """
     import runpy

@@ -13,9 +13,8 @@ VARIABLE = "COMPCACHE_NUMBA"
 def init() -> None:
     """Install the backend if $COMPCACHE_NUMBA is on, unless a backend is installed already.
 
-    The backend uses the directory $COMPCACHE_DIR, or the default directory if that variable is not set.
-
-    Raise `SettingError` if $COMPCACHE_NUMBA means neither on nor off. See `install` for other exceptions. Numba turns each into a warning.
+    The backend uses the directory $COMPCACHE_DIR, or the default directory if that variable is not set. Raise `SettingError` if
+    $COMPCACHE_NUMBA means neither on nor off. See `install` for other exceptions. Numba turns each exception into a warning.
     """
     from compcache import frontend
 

@@ -42,6 +42,20 @@ def test_functions_decorated_before_the_installation_take_part_until_its_end(pro
     assert project.run(script, backend=False) == (3, True, 1, True)
 
 
+def test_a_block_leaves_a_backend_that_was_installed_before(project: Project) -> None:
+    script = """
+    import compcache.numba
+    from compcache.numba.lazy import installed_backend
+    outer = compcache.numba.install("cache")
+    with compcache.numba.installed("cache") as inner:
+        pass
+    kept = inner is outer is installed_backend()
+    compcache.numba.uninstall()
+    result = kept, installed_backend()
+    """
+    assert project.run(script, backend=False) == (True, None)
+
+
 def test_uninstalling_leaves_cache_objects_that_the_program_has_set_meanwhile(project: Project) -> None:
     project.write(adding=ADD, other=ADD)
     script = """

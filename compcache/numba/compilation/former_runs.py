@@ -70,7 +70,6 @@ def former_implementation(function: Any, copies: dict[Any, Any], *, is_compiled:
 
     @wraps(copies[function])
     def run(*args: Any, **kwargs: Any) -> Any:
-        """Run the copy with former attributes, and return its result; unless `is_compiled` is set, with present globals."""
         with former_attributes(function, copies):
             returned = copies[function](*args, **kwargs)
         return returned if is_compiled else with_present_globals(returned)

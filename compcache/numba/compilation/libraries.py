@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from compcache.numba.identity.linked import LinkedOverload, Loop
 
 __all__ = [
-    "UNRESOLVED", "LibraryRecord", "add_linked", "collect_dependencies", "library_of", "record_library", "set_dependencies",
+    "ENVIRONMENT_PREFIX", "UNRESOLVED", "LibraryRecord", "add_linked", "collect_dependencies", "library_of", "record_library",
+    "set_dependencies",
 ]  # fmt: skip
 
+#: The prefix of the variables that contain environments.
+ENVIRONMENT_PREFIX = "_ZN08NumbaEnv"
 #: The prefix of Numba's slots for recursive calls. The rest of the name is the symbol of the callee.
 UNRESOLVED = ".numba.unresolved$"
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.environment import lookup_environment
 
-from compcache.numba.compilation.libraries import UNRESOLVED, library_of
+from compcache.numba.compilation.libraries import ENVIRONMENT_PREFIX, UNRESOLVED, library_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,7 +25,6 @@ __all__ = [
     "postpone",
 ]  # fmt: skip
 
-_ENVIRONMENT = "_ZN08NumbaEnv"
 _ABORT = "nrt_unresolved_abort"
 
 
@@ -71,7 +70,7 @@ def postpone(library: Any, generate_code: Callable[[Any], None]) -> None:
     if called:
         declared_names.append(_ABORT)  # each slot contains this function until the slot is filled
     # The environments must live as long as the library, as they do with generated code.
-    environments = {name: lookup_environment(name) for name in variables if name.startswith(_ENVIRONMENT)}
+    environments = {name: lookup_environment(name) for name in variables if name.startswith(ENVIRONMENT_PREFIX)}
     _waiting[library] = _WaitingLibrary(generate_code, defined, tuple(declared_names), called, environments)
     for name in defined:
         _definers[name] = library

@@ -82,9 +82,8 @@ def make_list_adapter(kernel: Any, args: Sequence[Any], result: Any) -> Any:
             replace(given0, items_given0(made_given0))
             return result
 
-    `args` and `result` are the types of the kernel's arguments and of its result.
-
-    Raise `NotImplementedError` if lists cannot replace a container in one of the types. The message names the type.
+    `args` and `result` are the types of the kernel's arguments and of its result. Raise `NotImplementedError` if lists cannot replace a
+    container in one of the types. The message names the type.
     """
     names = [f"given{number}" for number in range(len(args))]
     note, forget = _make_note_functions()
@@ -183,7 +182,6 @@ def _make_creator(type_: Any) -> Any:
         key_type, value_type = type_.key_type, type_.value_type
 
         def create_dict(items: Any) -> Any:
-            """Return a typed dictionary with these items. Numba compiles this function."""
             container = Dict.empty(key_type, value_type)
             for key, value in items:
                 container[key] = value
@@ -194,7 +192,6 @@ def _make_creator(type_: Any) -> Any:
         item_type = type_.dtype
 
         def create_list(items: Any) -> Any:
-            """Return a typed list with these items. Numba compiles this function."""
             container = List.empty_list(item_type)
             for item in items:
                 container.append(item)
@@ -244,7 +241,6 @@ def _make_optional_lister(lister: Any) -> Any:
     """Return a function that calls a lister with a value, or returns None for None."""
 
     def listed(value: Any) -> Any:
-        """Return the items of a container, or None for None. Numba compiles this function."""
         if value is None:
             return None
         return lister(value)

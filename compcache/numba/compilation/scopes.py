@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from compcache.numba.identity.linked import LinkedOverload
 
 __all__ = [
-    "Miss", "Scope", "compile_scope", "defer", "function_read", "has_miss", "implementation_read", "look_up_scope", "next_unique_id",
-    "pop_compile_seconds", "reads_former_values", "record_accepted", "record_address", "record_generator", "record_loop", "record_miss",
-    "record_name", "record_run", "record_token", "record_tried", "record_type", "record_use", "reduce_to_name", "storing_scope",
-    "tried_outside_scopes",
+    "Miss", "Scope", "compile_scope", "defer", "function_read", "has_miss", "implementation_read", "is_compiling", "look_up_scope",
+    "next_unique_id", "pop_compile_seconds", "reads_former_values", "record_accepted", "record_address", "record_generator", "record_loop",
+    "record_miss", "record_name", "record_run", "record_token", "record_tried", "record_type", "record_use", "reduce_to_name",
+    "storing_scope", "tried_outside_scopes",
 ]  # fmt: skip
 
 
@@ -267,10 +267,9 @@ def _reduce_type(type_: Type) -> Any:
 def _reduce_intrinsic(intrinsic: Any) -> Any:
     """Implement `reduce_to_name` for intrinsics.
 
-    The result is None for an intrinsic that its module does not define under its name.
-
-    Numba would pickle a copy of an intrinsic in function arguments, and register the copy on unpickling. A process that loads the entry
-    would have two intrinsics with the same name. Then all other functions that use the intrinsic would appear to have changed.
+    The result is None for an intrinsic that its module does not define under its name. Numba would pickle a copy of an intrinsic in
+    function arguments, and register the copy on unpickling. A process that loads the entry would have two intrinsics with the same name.
+    Then all other functions that use the intrinsic would appear to have changed.
     """
     module, name = sys.modules.get(intrinsic.__module__), intrinsic.__name__
     return (getattr, (module, name)) if getattr(module, name, None) is intrinsic else None

@@ -22,7 +22,7 @@ class LazyCallback(LazyObject):
     __slots__ = ("_ctypes", "_state")
 
     def __init__(self, state: State) -> None:
-        super().__init__(state.function, None)
+        super().__init__(state.function, state.options)
         object.__setattr__(self, "_state", state)
         object.__setattr__(self, "_ctypes", None)
 
@@ -31,7 +31,7 @@ class LazyCallback(LazyObject):
         return object.__getattribute__(self, "_function")(*args, **keywords)
 
     def _compcache_make(self) -> Any:
-        """Return Numba's callback with the same arguments."""
+        """Return Numba's callback with the arguments of the decorator."""
         from compcache.numba.takeover.callbacks import make_callback
 
         return make_callback(object.__getattribute__(self, "_state"))
@@ -40,15 +40,13 @@ class LazyCallback(LazyObject):
     def address(self) -> int:
         """The address of the callback's code."""
         declared = object.__getattribute__(self, "_state").declared
-        address: int = numbas_object(self).address if declared is None else declared.loaded[0].address
-        return address
+        return int(numbas_object(self).address if declared is None else declared.loaded[0].address)
 
     @property
     def native_name(self) -> str:
         """The symbol of the callback's code."""
         declared = object.__getattribute__(self, "_state").declared
-        name: str = numbas_object(self).native_name if declared is None else declared.details[0]
-        return name
+        return str(numbas_object(self).native_name if declared is None else declared.details[0])
 
     @property
     def cffi(self) -> Any:

@@ -11,7 +11,7 @@ import sys
 from functools import partial
 from importlib import import_module
 
-from compcache.numba.lazy import has_numba
+from compcache.numba.lazy import has_numba, has_settings_file
 from compcache.numba.lazy.stand_ins import COPIED_ATTRIBUTES, LazyWrapper, numbas_object, real_numba
 from compcache.numba.registered.refusals import NotLazy
 
@@ -49,6 +49,10 @@ class LazyCudaFunction(LazyWrapper):
 
     __slots__ = ()
 
+    def _compcache_make(self) -> Any:
+        """Return Numba's kernel or device function with the options of the decorator."""
+        return _import_cuda().jit(**object.__getattribute__(self, "_options"))(object.__getattribute__(self, "_function"))
+
     def _compcache_content(self, walk: Any) -> None:
         """Raise `NotLazy`, because only Numba can compile a function that uses this one."""
         del walk
@@ -66,9 +70,9 @@ class LazyCudaFunction(LazyWrapper):
 
 
 def jit(*args: Any, **options: Any) -> Any:
-    """Replace `numba.cuda.jit`. Return a stand-in for a kernel or device function without a signature, or the decorator.
+    """Replace `numba.cuda.jit`. Return the stand-in for a Python function, or without a function, the decorator that returns a stand-in.
 
-    For any other arguments, or if Numba is imported, call Numba's own decorator, which may compile the function.
+    If Numba is imported, or there are a signature or options other than a plain `device`, call Numba's own decorator, which may compile.
     """
     is_plain = set(options) <= {"device"} and all(type(value) is bool for value in options.values())
     if has_numba() or not is_plain or len(args) > 1 or any(type(argument) is not _Function for argument in args):
@@ -82,27 +86,22 @@ def _declare(options: dict[str, Any], function: Any) -> Any:
     If Numba is imported, or if `function` is not a Python function, Numba decorates `function` instead.
     """
     if has_numba() or type(function) is not _Function:
-        return _numba_decorator(options)(function)
-    return LazyCudaFunction(function, lambda _: _numba_decorator(options))
-
-
-def _numba_decorator(options: dict[str, Any]) -> Any:
-    """Return Numba's own decorator, with the options if there are any. Import `numba.cuda`."""
-    return _import_cuda().jit(**options) if options else _import_cuda().jit
+        return _import_cuda().jit(**options)(function)
+    return LazyCudaFunction(function, options)
 
 
 def is_available() -> bool:
     """Replace `numba.cuda.is_available`.
 
-    Return False, without importing Numba, if there is no driver, and no setting of Numba that could name one; otherwise Numba's result.
+    If there is neither a driver nor a setting of Numba that could name one, return False without importing Numba. Otherwise return Numba's
+    result.
     """
     from compcache.numba.lazy.c_helpers import has_library
 
-    has_settings = any(name.startswith("NUMBA_") and "CUDA" in name for name in os.environ) or os.path.exists(".numba_config.yaml")
+    has_settings = any(name.startswith("NUMBA_") and "CUDA" in name for name in os.environ) or has_settings_file()
     if not has_numba() and not has_settings and not has_library(_DRIVERS):
         return False
-    is_available_: bool = _import_cuda().is_available()
-    return is_available_
+    return bool(_import_cuda().is_available())
 
 
 CUDA_STAND_INS: dict[str, Any] = {"is_available": is_available, "jit": jit}

@@ -12,7 +12,7 @@ from functools import partial
 
 from compcache.interrupts import suppress
 from compcache.numba.fingerprints.stand_ins import record_real
-from compcache.numba.lazy import has_numba
+from compcache.numba.lazy import has_numba, has_settings_file
 from compcache.numba.lazy.function import is_lazy_function, make_lazy_function
 from compcache.numba.lazy.stand_ins import are_decorators_replaced, numba_decorator, numbas_object, prange, real_numba
 from compcache.numba.lazy.state import State
@@ -126,8 +126,11 @@ def _convert_signatures(signature: Any) -> tuple[Any, ...] | None:
 
 
 def _is_jit_disabled() -> bool:
-    """Return whether Numba's setting disables compilation, or $NUMBA_DISABLE_JIT until Numba is imported. Files of settings need Numba."""
-    if not has_numba() and os.path.exists(".numba_config.yaml"):
+    """Return whether compilation is disabled: by Numba's setting if Numba is imported, otherwise by $NUMBA_DISABLE_JIT.
+
+    If the current directory has a file of settings, import Numba, which reads it.
+    """
+    if not has_numba() and has_settings_file():
         with suppress(ImportError):  # packaged kernels need no Numba
             real_numba()
     setting = getattr(sys.modules.get("numba.core.config"), "DISABLE_JIT", None) if has_numba() else None
@@ -245,7 +248,7 @@ def _decorate_ufunc(
         if not state.is_parallel:
             return _select_result(declare_ufunc(state))
         if signatures:
-            return declare_ufunc(state)
+            return declare_ufunc(state)  # a plain NumPy ufunc, not a lazy object
     numba_options = {name: value for name, value in options.items() if decorator == "vectorize" or name != "signature"}
     return numba_decorator(decorator)(*args, **numba_options)(function)
 

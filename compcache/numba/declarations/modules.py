@@ -6,6 +6,7 @@ these functions and classes import Numba, and so does access to any other attrib
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from importlib import import_module
@@ -16,7 +17,7 @@ from compcache.numba.declarations.references import FAST_PATHS, FastPathFunction
 from compcache.numba.declarations.registrations import EXTENDING_STAND_INS, WrapperAddressProtocol
 from compcache.numba.declarations.structrefs import CONTAINER_STAND_INS, STRUCTREF_STAND_INS
 from compcache.numba.declarations.types import CONSTRUCTORS, find_type
-from compcache.numba.lazy import has_numba, numba_stand_in
+from compcache.numba.lazy import has_numba, has_settings_file, numba_stand_in
 from compcache.numba.lazy.c_helpers import configured_threads
 from compcache.numba.lazy.stand_ins import is_probe, real_numba
 
@@ -59,8 +60,6 @@ _REGISTRATIONS = {
     "numba.core.types.containers": CONTAINER_STAND_INS, "numba.experimental.structref": STRUCTREF_STAND_INS,
 }  # fmt: skip
 _SETTINGS = "numba.core.config"
-#: The file from which Numba reads settings in addition to the environment.
-_CONFIGURATION = ".numba_config.yaml"
 _Module: Any = type(sys)
 #: Stand-ins by module and name, and for each definition by `<name>`; stand-ins for modules by "" and the full name.
 _stand_ins: dict[tuple[str, str], Any] = {}
@@ -82,18 +81,13 @@ def _may_replace(name: str) -> bool:
     return not name.startswith(_WITHOUT_STAND_INS) or can_replace_cuda(name)
 
 
+@functools.cache
 def _find_source(name: str) -> str:
     """Return the path of the source of one of Numba's modules, or "" if the module has no source file."""
     from compcache.numba.registered.distributions import package_directory
 
-    global _directory  # noqa: PLW0603 - a process has one Numba
-    if not _directory:
-        _directory = package_directory("numba") or "?"  # no directory, so no source is found
-    stem = os.path.join(_directory, *name.split(".")[1:])
+    stem = os.path.join(package_directory("numba") or "?", *name.split(".")[1:])  # "?": no directory, so no source is found
     return next((path for path in (f"{stem}.py", os.path.join(stem, "__init__.py")) if os.path.exists(path)), "")
-
-
-_directory = ""
 
 
 def find_attribute(module: str, name: str) -> Any:
@@ -113,7 +107,7 @@ def find_attribute(module: str, name: str) -> Any:
 
 def _setting_value(name: str) -> int | str | None:
     """Return the value that Numba would read from the environment for a setting, or None if only Numba can determine the value."""
-    if os.path.exists(_CONFIGURATION):
+    if has_settings_file():
         return None
     if name == "THREADING_LAYER":
         return os.environ.get("NUMBA_THREADING_LAYER", "default")

@@ -177,25 +177,18 @@ class FastPathFunction(Reference):
         return super().__call__(*args, **keywords)
 
 
-def _try_typeof(value: Any) -> Any:
-    """Implement `numba.typeof`. Return `NotImplemented` if only Numba can determine the type."""
-    type_ = infer_type(value)
-    return NotImplemented if type_ is None else type_
-
-
-def _try_from_dtype(dtype: Any) -> Any:
-    """Implement `numba.from_dtype`. Return `NotImplemented` if only Numba can determine the type."""
-    type_ = infer_dtype_type(dtype)
-    return NotImplemented if type_ is None else type_
+def _result_of(inferred_type: Any) -> Any:
+    """Return an inferred type as the result of a fast path: `NotImplemented` for None, because only Numba can determine the type."""
+    return NotImplemented if inferred_type is None else inferred_type
 
 
 #: The module of each function, the number of arguments that the fast path supports, and the fast path: a function that returns the result,
 #: or `NotImplemented` if only Numba can compute the result.
 FAST_PATHS: dict[str, tuple[str, int, Callable[..., Any]]] = {
-    "from_dtype": ("numba.np.numpy_support", 1, _try_from_dtype),
+    "from_dtype": ("numba.np.numpy_support", 1, lambda dtype: _result_of(infer_dtype_type(dtype))),
     "get_num_threads": ("numba.np.ufunc.parallel", 0, number_of_threads),
     "set_num_threads": ("numba.np.ufunc.parallel", 1, set_number_of_threads),
-    "typeof": ("numba.misc.special", 1, _try_typeof),
+    "typeof": ("numba.misc.special", 1, lambda value: _result_of(infer_type(value))),
 }
 
 
@@ -245,8 +238,8 @@ def find_exception_class(name: str) -> Any:
     cls = _exceptions.get(name)
     if cls is None:
         bases = tuple([find_exception_class(base) if type(base) is str else base for base in _EXCEPTIONS[name]])
-        cls = _ExceptionClass(name, bases, {"__module__": "numba.core.errors", "__qualname__": name, "__slots__": ()})
-        _exceptions[name] = cls
+        namespace = {"__module__": "numba.core.errors", "__qualname__": name, "__slots__": ()}
+        cls = _exceptions.setdefault(name, _ExceptionClass(name, bases, namespace))  # another thread may have created it in the meantime
         if not issubclass(cls, Warning):
             when_imported(lambda: _make_catchable(cls))
     return cls

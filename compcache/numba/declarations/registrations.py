@@ -49,7 +49,6 @@ def overload(func: Any, *args: Any, **options: Any) -> Any:
         return real(original(func), *args, **options)
 
     def decorate(implementation: Any) -> Any:
-        """Register an implementation, or delay the registration until Numba is imported."""
         record_overload(func, implementation, {**options, **dict(zip(_OVERLOAD_PARAMETERS, args, strict=False))})
         if has_numba():
             return _import_real("overload")(func, *args, **options)(implementation)
@@ -63,38 +62,32 @@ def register_jitable(*args: Any, **options: Any) -> Any:
     """Replace `numba.extending.register_jitable`. Functions of the program wait for Numba's import; any other object imports Numba."""
 
     def register(function: Any) -> Any:
-        """Register a function, or delay the registration until Numba is imported."""
-        if not _is_program_function(function):
-            return _register_with_numba(function, options)
-        own_options = dict(options)
-        record_jitable(function, own_options)
-        if has_numba():
-            return _register_with_numba(function, own_options)
-        when_imported(lambda: _register_with_numba(function, own_options))
+        is_recorded = _is_program_function(function)
+        if is_recorded:
+            record_jitable(function, options)
+        if not is_recorded or has_numba():
+            return _decorate_with_numba("register_jitable", function, options)
+        when_imported(lambda: _decorate_with_numba("register_jitable", function, options))
         return function
 
     return register if options else register(*args)
 
 
-def _register_with_numba(function: Any, options: dict[str, Any]) -> Any:
-    """Call Numba's `register_jitable`, and return its result."""
-    real = _import_real("register_jitable")
+def _decorate_with_numba(name: str, function: Any, options: dict[str, Any]) -> Any:
+    """Import Numba, and return the result of its decorator `register_jitable` or `intrinsic` for a function."""
+    real = _import_real(name)
     return real(**options)(function) if options else real(function)
 
 
 class LazyIntrinsic(LazyObject):
-    """The object that `intrinsic` returns before Numba is imported.
+    """The object that `intrinsic` returns before Numba is imported."""
 
-    Args:
-        function: the decorated function.
-        options: the options of the decorator.
-    """
+    __slots__ = ()
 
-    __slots__ = ("_options",)
-
-    def __init__(self, function: Any, options: dict[str, Any]) -> None:
-        super().__init__(function, lambda _: _import_real("intrinsic")(**options) if options else _import_real("intrinsic"))
-        object.__setattr__(self, "_options", options)
+    def _compcache_make(self) -> Any:
+        """Return Numba's intrinsic with the arguments of the decorator."""
+        get = object.__getattribute__
+        return _decorate_with_numba("intrinsic", get(self, "_function"), get(self, "_options"))
 
     def _compcache_content(self, walk: Any) -> None:
         """Feed the function and the options to a walk, as a dependency."""
@@ -112,7 +105,7 @@ def intrinsic(*args: Any, **options: Any) -> Any:
     def declare(function: Any) -> Any:
         """Return a lazy intrinsic for a function of the program; Numba's own object for any other object, or if Numba is imported."""
         if not _is_program_function(function):
-            return _import_real("intrinsic")(**options)(function) if options else _import_real("intrinsic")(function)
+            return _decorate_with_numba("intrinsic", function, options)
         lazy = LazyIntrinsic(function, options)
         return record_real(numbas_object(lazy), lazy) if has_numba() else lazy
 
@@ -122,12 +115,10 @@ def intrinsic(*args: Any, **options: Any) -> Any:
 def get_cython_function_address(module_name: str, function_name: str) -> int:
     """Replace `numba.extending.get_cython_function_address`. Before Numba is imported, call a C function of its extension module."""
     if has_numba():
-        real_address: int = _import_real("get_cython_function_address")(module_name, function_name)
-        return real_address
+        return int(_import_real("get_cython_function_address")(module_name, function_name))
     import numpy as np  # noqa: F401 - the extension module uses its C interface
 
-    address: int = load_extension("numba._helperlib")._import_cython_function(module_name, function_name)
-    return address
+    return int(load_extension("numba._helperlib")._import_cython_function(module_name, function_name))
 
 
 def is_jitted(function: Any) -> Any:
@@ -138,11 +129,7 @@ def is_jitted(function: Any) -> Any:
 
 
 EXTENDING_STAND_INS: dict[str, Any] = {
-    "get_cython_function_address": get_cython_function_address,
-    "intrinsic": intrinsic,
-    "is_jitted": is_jitted,
-    "overload": overload,
-    "register_jitable": register_jitable,
+    function.__name__: function for function in (get_cython_function_address, intrinsic, is_jitted, overload, register_jitable)
 }
 
 

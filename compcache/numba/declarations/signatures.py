@@ -50,20 +50,17 @@ class DeclaredCode:
         Numba compares the numbers of unsafe, safe and promoting conversions, in this order. The result is None if no signature accepts the
         types, or if Numba's choice is ambiguous.
         """
-        ratings = sorted(filter(None, (_rate_conversions(row, types, number) for number, row in enumerate(self.rows))))
-        conversions = [counts for counts, _ in ratings]
-        if not ratings or conversions[1:2] == conversions[:1]:  # the second is as good as the first
-            return None
-        (_, chosen), *_ = ratings
-        return self.loaded[chosen]
+        counts = [_count_conversions(row, types) for row in self.rows]
+        best = min(filter(None, counts), default=None)
+        return self.loaded[counts.index(best)] if counts.count(best) == 1 and best is not None else None
 
 
-def _rate_conversions(row: Sequence[Mapping[str, int]], types: Sequence[str], number: int) -> tuple[tuple[int, ...], int] | None:
-    """Return the numbers of unsafe, safe and promoting conversions, with the number of the row; None if the row rejects the types."""
+def _count_conversions(row: Sequence[Mapping[str, int]], types: Sequence[str]) -> tuple[int, ...] | None:
+    """Return the numbers of unsafe, safe and promoting conversions; None if the row rejects the types."""
     ranks = [accepted.get(type_, -1) for accepted, type_ in zip(row, types, strict=False)]
     if len(row) != len(types) or -1 in ranks:
         return None
-    return (ranks.count(3), ranks.count(2), ranks.count(1)), number
+    return ranks.count(3), ranks.count(2), ranks.count(1)
 
 
 def declare_function(state: State) -> Any:

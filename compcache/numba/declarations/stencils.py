@@ -17,19 +17,13 @@ __all__ = ["LazyStencil", "declare_stencil"]
 class LazyStencil(LazyObject):
     """A stencil. Numba creates its own stencil when Python calls this object, or when Numba compiles a function that calls it.
 
-    Args:
-        function: the kernel, with its own copies of globals (see `declare_stencil`).
-        options: the options of the decorator.
+    Its function is the kernel, with its own copies of globals (see `declare_stencil`).
     """
 
-    __slots__ = ("_options",)
-
-    def __init__(self, function: Any, options: dict[str, Any]) -> None:
-        super().__init__(function, None)
-        object.__setattr__(self, "_options", options)
+    __slots__ = ()
 
     def _compcache_make(self) -> Any:
-        """Return Numba's stencil with the same arguments."""
+        """Return Numba's stencil with the arguments of the decorator."""
         from numba import stencil
 
         return stencil("constant", **object.__getattribute__(self, "_options"))(object.__getattribute__(self, "_function"))

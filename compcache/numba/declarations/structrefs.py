@@ -29,7 +29,7 @@ class _LazyClass(ABCMeta):
     """The metaclass of classes that become subclasses of one of Numba's classes when Numba is imported."""
 
     def __new__(cls, name: str, bases: Any, namespace: dict[str, Any], **options: Any) -> Any:
-        """Create a class. Unless the first base is the stand-in for `StructRef`, without options, import Numba and use its metaclass."""
+        """Create a class, with Numba's metaclass unless the first base is the stand-in for `StructRef` and there are no options."""
         if not bases:
             return type.__new__(cls, name, bases, namespace)
         if bases[0] is not _StructRefStandIn or options:
@@ -50,6 +50,7 @@ class _LazyClass(ABCMeta):
         return getattr(_real_class(cls), name)
 
     def __setattr__(cls, name: str, value: Any) -> None:
+        # A later conversion would replace bases and a class that the program has set.
         type.__setattr__(_real_class(cls), name, value) if name in ("__bases__", "__class__") else type.__setattr__(cls, name, value)
 
     def __delattr__(cls, name: str) -> None:
@@ -217,10 +218,14 @@ class _Registration(Reference):
         object.__setattr__(self, "_can_wait", can_wait)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """Call Numba's function. If `can_wait` allows it, delay the call until Numba is imported, and return the only argument, or None."""
+        """Call Numba's function, or delay the call until Numba is imported.
+
+        Only calls without keyword arguments that `can_wait` allows are delayed. A delayed call returns its only argument, or None if it has
+        several.
+        """
         if has_numba() or numba_stand_in() is None or keywords or not object.__getattribute__(self, "_can_wait")(*args):
             return super().__call__(*args, **keywords)
-        own_args = [list(value) if type(value) is list else value for value in args]
+        own_args = [list(value) if type(value) is list else value for value in args]  # the program may change a list later
         when_imported(lambda: self._compcache_original()(*own_args))
         return args[0] if len(args) == 1 else None
 
@@ -232,7 +237,7 @@ def _is_derived_from(stand_in: Any, value: Any) -> bool:
 
 def _can_define(*args: Any) -> bool:
     """Return whether a call of `define_proxy` with these arguments can wait. A call that Numba might reject cannot."""
-    if len(args) != len(_DEFINE_PROXY_PARAMETERS):
+    if len(args) != 3:  # noqa: PLR2004 - the parameters of `define_proxy`, which the next line names
         return False
     proxy_class, type_class, fields = args
     if not _is_derived_from(_ProxyStandIn, proxy_class) or not _is_derived_from(_StructRefStandIn, type_class):
@@ -245,8 +250,6 @@ def _can_define(*args: Any) -> bool:
         return False
     return True
 
-
-_DEFINE_PROXY_PARAMETERS = ("py_class", "struct_typeclass", "fields")
 
 CONTAINER_STAND_INS: dict[str, Any] = {"StructRef": _BaseReference(_StructRefStandIn)}
 STRUCTREF_STAND_INS: dict[str, Any] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from _thread import RLock
+from functools import partial
 
 from compcache.numba.lazy import when_imported
 from compcache.numba.lazy.stand_ins import is_probe, real_numba
@@ -100,18 +101,15 @@ class LazyType:
         shown = _fields[id(self)].shown
         return str(convert_to_numba_type(self)) if shown is None else shown[0]
 
-    def __format__(self, spec: str) -> str:
-        return format(str(self), spec)
-
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         """The class of Numba's type once Numba is imported. Before that, no caller can test for Numba's class."""
         return type(convert_to_numba_type(self)) if _has_types() else LazyType
 
     def __getattr__(self, name: str) -> Any:
-        if (name.startswith("__") or is_probe(name)) and not _has_types():
-            raise AttributeError(f"{self!r} has no attribute {name!r}")  # other libraries test for their protocols
         fields = _fields[id(self)]
+        if (name.startswith("__") or is_probe(name)) and not _has_types():
+            raise AttributeError(f"{fields.text!r} object has no attribute {name!r}")  # other libraries test for their protocols
         if name in fields.attributes and not _has_types():
             return fields.attributes[name]
         if fields.key is not None and name in _ARRAY_ATTRIBUTES:
@@ -177,20 +175,15 @@ _CAST_CLASSES = frozenset((bool, int, float))
 _ARRAY_ATTRIBUTES = frozenset(("dtype", "layout", "ndim", "shape"))
 
 
-def _numpy_scalar(name: str) -> Callable[[Any], Any]:
-    """Return a function that converts a value to a NumPy scalar of this type."""
+def _cast_with_numpy(name: str, value: Any) -> Any:
+    """Return a value as a NumPy scalar of the type with this name. Import NumPy if necessary."""
+    import numpy as np
 
-    def cast(value: Any) -> Any:
-        """Return a value as a NumPy scalar of this type. Import NumPy if necessary."""
-        import numpy as np
-
-        return getattr(np, name)(value)
-
-    return cast
+    return getattr(np, name)(value)
 
 
 _CASTS: dict[str, Callable[[Any], Any]] = {"boolean": bool} | {
-    name: _numpy_scalar(name) for name in _NAMES.values() if name.startswith(("int", "uint", "float", "complex"))
+    name: partial(_cast_with_numpy, name) for name in _NAMES.values() if name.startswith(("int", "uint", "float", "complex"))
 }
 
 
@@ -322,6 +315,7 @@ class LazySignature:
 
     __slots__ = ("_args", "_pysig", "_recvr", "_return_type")  # a change of the class requires the slots of Numba's class
     _compcache_is_signature = True
+    recvr = pysig = None  # as in Numba's plain signatures
 
     def __init__(self, return_type: Any, args: tuple[Any, ...]) -> None:
         self._return_type = return_type
@@ -338,23 +332,10 @@ class LazySignature:
         """The types of the arguments."""
         return self._args
 
-    @property
-    def recvr(self) -> Any:
-        """None, as in Numba's plain signatures."""
-        return self._recvr
-
-    @property
-    def pysig(self) -> Any:
-        """None, as in Numba's plain signatures."""
-        return self._pysig
-
     def __eq__(self, other: object) -> Any:
         if isinstance(other, LazySignature):
             return self.args == other.args and self.return_type == other.return_type
         return convert_to_numba_signature(self) == other if _has_types() else None  # like Numba's, for an object without types
-
-    def __ne__(self, other: object) -> bool:
-        return not (self == other)
 
     def __hash__(self) -> int:
         return hash((self.args, self.return_type))
@@ -373,7 +354,7 @@ class LazySignature:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and not _has_types():
-            raise AttributeError(f"{self!r} has no attribute {name!r}")
+            raise AttributeError(f"'Signature' object has no attribute {name!r}")
         return getattr(convert_to_numba_signature(self), name)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -405,17 +386,17 @@ def convert_to_numba_signature(lazy: Any) -> Any:
 
 def _make_array(dtype: Any, ndim: Any, layout: Any, readonly: Any = False) -> Any:
     """Return the stand-in of an array type, or None if only Numba can check the arguments."""
-    is_valid = _is_layout(dtype, ndim, layout) and type(readonly) is bool
+    is_valid = _are_buffer_arguments(dtype, ndim, layout) and type(readonly) is bool
     return _array_type(dtype, ndim, layout, readonly=readonly) if is_valid else None
 
 
 def _make_bytes(dtype: Any, ndim: Any, layout: Any) -> Any:
     """Return the stand-in of a type of bytes, or None if only Numba can check the arguments."""
-    return _intern(f"Bytes({text_of(dtype)}, {ndim}, {layout!r})") if _is_layout(dtype, ndim, layout) else None
+    return _intern(f"Bytes({text_of(dtype)}, {ndim}, {layout!r})") if _are_buffer_arguments(dtype, ndim, layout) else None
 
 
-def _is_layout(dtype: Any, ndim: Any, layout: Any) -> bool:
-    """Return whether an array or a buffer can have items of this scalar type in this number of dimensions and this layout."""
+def _are_buffer_arguments(dtype: Any, ndim: Any, layout: Any) -> bool:
+    """Return whether these are a scalar type, a number of dimensions and a layout, so that a buffer type can have them."""
     return type(ndim) is int and layout in ("A", "C", "F") and type(dtype) is LazyType and _fields[id(dtype)].is_scalar
 
 

@@ -53,13 +53,13 @@ class LazyUfunc(LazyWrapper):
     __slots__ = ("_loops", "_state", "_stored")
 
     def __init__(self, state: State) -> None:
-        super().__init__(state.function, None)
+        super().__init__(state.function, state.options)
         object.__setattr__(self, "_state", state)
         object.__setattr__(self, "_stored", None)
         object.__setattr__(self, "_loops", [])
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """Call the ufunc of stored loops. If a loop is not stored, or if an argument overrides ufuncs, call Numba's ufunc."""
+        """Call the ufunc of stored loops. If an argument overrides ufuncs, or only Numba can perform the call, call Numba's ufunc."""
         if object.__getattribute__(self, "_made") is None and not _is_overridden((*args, *keywords.values())):
             state = object.__getattribute__(self, "_state")
             try:
@@ -100,9 +100,6 @@ class LazyUfunc(LazyWrapper):
             if name.startswith("__") and name not in _CLASS_ATTRIBUTES and not has_numba():
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")  # `inspect` tests for protocols
         return super().__getattr__(name)
-
-    def __repr__(self) -> str:
-        return repr(numbas_object(self))
 
 
 class _LazyGufunc(LazyUfunc):
@@ -149,11 +146,8 @@ class LoadedLoop:
 
 def _is_overridden(values: tuple[Any, ...]) -> bool:
     """Return whether an argument overrides calls of ufuncs, as the collections of Dask do."""
-    for value in values:
-        kind = type(value)
-        if kind.__module__ not in ("builtins", "numpy") and (_overrides_ufuncs(kind) or hasattr(kind, "__dask_graph__")):
-            return True
-    return False
+    kinds = [kind for kind in map(type, values) if kind.__module__ not in ("builtins", "numpy")]
+    return any(_overrides_ufuncs(kind) or hasattr(kind, "__dask_graph__") for kind in kinds)
 
 
 def _overrides_ufuncs(kind: Any) -> bool:
@@ -192,28 +186,28 @@ def _load_ufunc(lazy: LazyUfunc) -> Any:
 
 def _make_ufunc(lazy: LazyUfunc) -> Any:
     """Return the NumPy ufunc of the stored loops of a lazy ufunc."""
-    state, library = object.__getattribute__(lazy, "_state"), load_extension(_LIBRARY)
+    state = object.__getattribute__(lazy, "_state")
     if state.decorator == "guvectorize":
         layout, nin, nout, writable, numbers, _bases = state.declared.details
-        return _make_numpy_ufunc(state, library, state.declared.loaded, numbers, nin, nout, layout, writable)
+        return _make_numpy_ufunc(state, state.declared.loaded, numbers, nin, nout, layout, writable)
     if state.is_parallel:
         numbers, *_ = state.declared.details
-        return _make_numpy_ufunc(state, library, state.declared.loaded, numbers, state.function.__code__.co_argcount, 1)
-    return _make_growing_ufunc(lazy, state, library)
+        return _make_numpy_ufunc(state, state.declared.loaded, numbers, state.function.__code__.co_argcount, 1)
+    return _make_growing_ufunc(lazy, state)
 
 
-def _make_numpy_ufunc(state: State, library: Any, loops: Sequence[LoadedCode], numbers: Any, nin: int, nout: int, *layout: Any) -> Any:
+def _make_numpy_ufunc(state: State, loops: Sequence[LoadedCode], numbers: Any, nin: int, nout: int, *layout: Any) -> Any:
     """Return the NumPy ufunc of loaded loops.
 
     Args:
         state: the state of the function.
-        library: Numba's extension module for ufuncs.
         loops: the code of the loops.
         numbers: NumPy's type numbers for each loop.
         nin: the number of inputs.
         nout: the number of results.
         layout: for `guvectorize`, the layout, and whether each argument is writable.
     """
+    library = load_extension(_LIBRARY)
     return library.fromfunc(
         state.function.__name__, state.function.__doc__, [code.address for code in loops], [list(row) for row in numbers], nin, nout,
         [None] * len(loops), list(loops), _numpy_identity(state, library), *layout,
@@ -225,8 +219,9 @@ def _numpy_identity(state: State, library: Any) -> Any:
     return getattr(library, _IDENTITIES[state.options.get("identity")])
 
 
-def _make_growing_ufunc(lazy: LazyUfunc, state: State, library: Any) -> Any:
+def _make_growing_ufunc(lazy: LazyUfunc, state: State) -> Any:
     """Return a ufunc like Numba's `DUFunc`, which requests a loop if none of its loops accepts the types of the arguments."""
+    library: Any = load_extension(_LIBRARY)
 
     class Ufunc(library._DUFunc):  # type: ignore[misc]
         """A ufunc that requests missing loops from `_add_loop`."""
@@ -331,12 +326,11 @@ def _make_dynamic(state: State, loops: list[LoadedLoop], writable: tuple[bool, .
     layout = state.options["signature"]
     inputs, _, results = layout.partition("->")
     loaded, numbers = [loop.loaded for loop in loops], [loop.numbers for loop in loops]
-    library = load_extension(_LIBRARY)
-    return _make_numpy_ufunc(state, library, loaded, numbers, inputs.count("("), results.count("("), layout, writable)
+    return _make_numpy_ufunc(state, loaded, numbers, inputs.count("("), results.count("("), layout, writable)
 
 
 def _has_loop_for(ufunc: Any, types: tuple[str, ...]) -> bool:
-    """Return whether a loop of a NumPy ufunc accepts types of arguments, casts included, by the rules of `ufunc_find_matching_loop`.
+    """Return whether a loop of a NumPy ufunc accepts types of arguments, casts included, by Numba's rules (`ufunc_find_matching_loop`).
 
     `types` are the names of the argument types. The names of result types may follow.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import warnings
 import weakref
@@ -128,7 +127,7 @@ class CacheObject(_Cache):  # type: ignore[misc]
     def _mark_as_delegated(self, identity: Identity, sig: Any) -> None:
         """Mark an overload that has an identity as delegated to the fallback cache, unless that cache stores nothing. Ignore failures."""
         if not isinstance(self._fallback, NullCache):
-            with contextlib.suppress(StorageError):
+            with suppress(StorageError):
                 frontend.put_entry(self._cache, make_func_name(identity, sig), b"", kind=_DELEGATED)
 
     def _was_delegated(self, identity: Identity, sig: Any) -> bool:
@@ -143,7 +142,7 @@ class CacheObject(_Cache):  # type: ignore[misc]
         return full_name(self._function)
 
     def _log(self, action: str, name: str) -> None:
-        """Print Numba's messages if $NUMBA_DEBUG_CACHE is 1. The index in these messages is the cache directory."""
+        """Print Numba's messages if $NUMBA_DEBUG_CACHE is on. The index in these messages is the cache directory."""
         _cache_log(f"[cache] index {action} %r", self.cache_path)
         _cache_log(f"[cache] data {action} %r", name)
 

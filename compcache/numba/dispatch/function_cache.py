@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 from functools import partial
@@ -14,7 +13,7 @@ from numba.experimental import function_type  # noqa: F401 - Numba registers the
 
 from compcache import frontend
 from compcache.errors import CompcacheError
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.numba.compilation import libraries, scopes
 from compcache.numba.dispatch.cache_object import CacheObject
 from compcache.numba.entries import load, starts
@@ -190,7 +189,7 @@ class FunctionCache(CacheObject):
             return not self._may_delegate(identity)
         is_stored = self._store(sig, data, identity, seconds)
         if not scopes.is_compiling():  # one file for all functions of a compilation
-            with contextlib.suppress(CompcacheError):  # the exit of the process tries again, and issues a warning
+            with suppress(CompcacheError):  # the exit of the process tries again, and issues a warning
                 frontend.write_entries(self._cache)
         return is_stored
 

@@ -54,9 +54,7 @@ class GufuncCache(CacheObject):
     def find_wrapper(self, sig: Any, target_context: Any) -> Any:
         """Return the stored code library with the wrapper for a signature, or None. Count nothing: the gufunc's own look-up was counted."""
         identity = self._identify() if self._enabled else None
-        if not isinstance(identity, Identity):
-            return None
-        return self._load(identity, sig, target_context)
+        return self._load(identity, sig, target_context) if isinstance(identity, Identity) else None
 
     def _load(self, identity: Identity, sig: Any, target_context: Any) -> Any:
         """Return the stored code library, or None if no entry is valid. If loading fails, record the reason and return None."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from llvmlite import binding
 
 from compcache import frontend
+from compcache.numba.compilation.libraries import ENVIRONMENT_PREFIX
 from compcache.numba.entries.helper_symbols import HelperSymbol
 from compcache.numba.entries.named_addresses import ADDRESS_PREFIX, IMPORT_PREFIX, parse_imports
 from compcache.numba.entries.recursion import UNRESOLVED, resolve_recursion
@@ -34,7 +35,6 @@ _DEFINITION = re.compile(rf"\ndefine [^@\n]*{_NAME}")
 _VARIABLE = re.compile(rf"\n{_NAME[:-2]} = ([^@\n]*?)\b(?:global|constant) ")
 _EXTERNAL = frozenset(("external", "extern_weak"))
 _DECLARATION_AND_USE = 2
-_ENV_PREFIX = "_ZN08NumbaEnv"
 #: A use of an exception class, or a string or quoted name, which contains no uses.
 _EXCEPTION = re.compile(r'@(PyExc_\w+)\b|"[^"]*"')
 #: A line that uses exception classes, with the newline before it.
@@ -96,7 +96,7 @@ def _find_environment_slots(text: str, defined: Container[str]) -> list[str]:
     environments = []
     for match in _VARIABLE.finditer(text):
         name, words = frontend.unquote_name(match[1]), match[2].split()
-        if name.startswith(_ENV_PREFIX):
+        if name.startswith(ENVIRONMENT_PREFIX):
             environments.append(name)
         elif name.removeprefix(UNRESOLVED) in defined:
             continue  # a recursive call, which `resolve_recursion` resolves

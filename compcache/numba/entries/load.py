@@ -92,11 +92,10 @@ def load_result(
 ) -> Any:  # fmt: skip
     """Return the compile result of an entry, record its library and dependencies, and add the loops of ufuncs that the entry lists.
 
-    The result is None if no entry is valid, or if the existing environment of the function has another number of constants.
-
-    `base` has the name of the entry, the digest of the source lines and, if known, the implementations, as in `Request`. `adapt_args`
-    returns the argument types in this process for those in the entry. `owner` is the dispatcher or callback, and `functions` are the
-    functions in the code. Unpickling an entry, and importing the modules that it names, may raise any exception.
+    The result is None if no entry is valid, or if the existing environment of the function has another number of constants. `base` has the
+    name of the entry, the digest of the source lines and, if known, the implementations, as in `Request`. `adapt_args` returns the argument
+    types in this process for those in the entry. `owner` is the dispatcher or callback, and `functions` are the functions in the code.
+    Unpickling an entry, and importing the modules that it names, may raise any exception.
     """
     function = getattr(owner, "_compiler", owner).py_func
     entry = find_entry(cache, *base)

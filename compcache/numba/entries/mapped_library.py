@@ -111,9 +111,8 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
         library = self._codegen.create_library(self._name)
         library._final_module = self._get_module_for_linking().clone()
         library._finalize_final_module()
-        self._compiled_library = library
-        address: int = library.get_pointer_to_function(name)
-        return address
+        self._compiled_library = library  # keeps the machine code alive
+        return int(library.get_pointer_to_function(name))
 
     def _get_module_for_linking(self) -> Any:
         """Return the parsed bitcode. On the first call, define the environments that it looks up. See `bind_imports` for the exception."""

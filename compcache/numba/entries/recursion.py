@@ -23,9 +23,8 @@ class MissingCallee(Exception):  # noqa: N818 - a result, not a failure
 def link_recursive_callees(module: Any) -> Any:
     """Return a library's module with the definitions of all recursive callees.
 
-    The result is the module itself, or a copy in which callees that inlining has removed are linked again.
-
-    Raise `MissingCallee` if no library of this process defines one of the callees, or `_MAX_CALLEES` callees or more were removed.
+    The result is the module itself, or a copy in which callees that inlining has removed are linked again. Raise `MissingCallee` if no
+    library of this process defines one of the callees, or `_MAX_CALLEES` callees or more were removed.
     """
     for _ in range(_MAX_CALLEES):
         variables = [variable.name for variable in module.global_variables]

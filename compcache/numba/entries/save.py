@@ -91,7 +91,7 @@ def save_result(cache: Cache, identity: Identity, name: str, cres: Any, targets:
         CompcacheError: the entry could not be stored.
     """
     library = cres.library
-    recorded = _name_linked(libraries.collect_dependencies(library), identity)
+    recorded = _add_linked_dependencies(libraries.collect_dependencies(library), identity)
     text = _require_assembly(cres, library._final_module)
     checked = _make_checked_fields(_digest_reported_lines(identity, text, shows_files=cres.objectmode or bool(cres.lifted)), recorded)
     if reason := load.known_rejection(name, checked):
@@ -148,8 +148,7 @@ def _make_linkable_bitcode(cres: Any) -> bytes:
     module = recursion.link_recursive_callees(cres.library._get_module_for_linking())
     if cres.library.has_dynamic_globals:
         module = binding.parse_assembly(_require_assembly(cres, module))
-    bitcode: bytes = module.as_bitcode()
-    return bitcode
+    return bytes(module.as_bitcode())
 
 
 def _make_checked_fields(lines: str, recorded: libraries.LibraryRecord) -> tuple[str, str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
@@ -164,7 +163,7 @@ def _make_checked_fields(lines: str, recorded: libraries.LibraryRecord) -> tuple
     return requested_cpu(), lines, tuple(rows), asked, matching_names(asked, recorded.dependencies)
 
 
-def _name_linked(recorded: libraries.LibraryRecord, identity: Identity) -> libraries.LibraryRecord:
+def _add_linked_dependencies(recorded: libraries.LibraryRecord, identity: Identity) -> libraries.LibraryRecord:
     """Return the dependencies of the code of an entry, with the overloads that are linked into the code, and the loops of ufuncs.
 
     Raise `NotCacheable` if the values of linked code are unknown, or if a process that loads the entry could not find a ufunc, or must have
@@ -244,7 +243,7 @@ def publish_entry(
 
 def _find_token(cres: Any) -> str:
     """Return the token in the symbols of compiled code, or "" if the symbols have no token, or a token with a number."""
-    uid = getattr(cres.fndesc, "uid", None)
+    uid = getattr(cres.fndesc, "uid", None)  # with a number: the token, "x" and the number (`scopes.next_unique_id`)
     return uid if isinstance(uid, str) and "x" not in uid else ""
 
 
@@ -294,12 +293,8 @@ def _make_environment_rows(names: Iterable[str]) -> tuple[Any, ...]:
 
     The module is None for a function that was created from text. Its code reads no globals.
     """
-    rows = []
-    for name in names:
-        environment = lookup_environment(name)
-        if environment is not None:
-            rows.append((name, environment.globals.get("__name__"), list(environment.consts)))
-    return tuple(rows)
+    found = [(name, lookup_environment(name)) for name in names]
+    return tuple([(name, item.globals.get("__name__"), list(item.consts)) for name, item in found if item is not None])
 
 
 def _drop_unpicklable_parts(fndesc: Any) -> Any:
@@ -343,7 +338,7 @@ def save_library(
     if library.has_dynamic_globals:
         raise NotCacheable(_DYNAMIC_GLOBALS)
     library._ensure_finalized()
-    recorded = _name_linked(recorded, identity)
+    recorded = _add_linked_dependencies(recorded, identity)
     checked = _make_checked_fields(_digest_reported_lines(identity, str(library._final_module)) or identity.lines[:SIZE_OF_LINES], recorded)
     try:
         source = image_source.prepare_image(str(library._final_module), (symbol,))
@@ -367,7 +362,7 @@ def _copied_objects_reason(text: str, pickled: bytes, constants: Iterable[Any]) 
     """
     functions = [constant for constant in constants if isinstance(constant, Dispatcher)]
     if functions:
-        return f"in other processes, the code would return a copy of the function {functions[0].py_func.__qualname__}: return a value"
+        return f"in other processes, the code would return a copy of the function {functions[0].py_func.__qualname__}: return no function"
     copied = next((constant for constant in constants if not is_equal_in_each_process(constant)), None)
     if copied is not None:
         return f"in other processes, the code would use a copy of an object of class {type(copied).__qualname__}: use a global instead"
@@ -404,5 +399,4 @@ def _next_symbol(cres: Any) -> str:
     return_type = cres.signature.return_type
     if not isinstance(return_type, types.Generator) or return_type not in cres.target_context._generators:
         return ""
-    symbol: str = cres.target_context.get_generator_desc(return_type).mangled_name
-    return symbol
+    return str(cres.target_context.get_generator_desc(return_type).mangled_name)

@@ -14,6 +14,7 @@ from numba.core import config, types
 
 from compcache import frontend
 from compcache.interrupts import reraise_interrupt, suppress
+from compcache.numba.compilation.libraries import ENVIRONMENT_PREFIX
 from compcache.numba.entries.load import find_entry
 from compcache.numba.entries.names import make_func_name
 from compcache.numba.fingerprints.implementations import Implementation, package_of_implementation, registry, wrapped_by
@@ -37,7 +38,6 @@ __all__ = [
     "store_fields",
 ]  # fmt: skip
 
-_ENVIRONMENT = "_ZN08NumbaEnv"
 #: The offset of an environment's fields in `compcache.numba.lazy._dispatch` and in Numba's `_dynfunc`.
 _ENVIRONMENT_FIELDS = object.__basicsize__
 
@@ -71,9 +71,8 @@ def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> N
 def argument_text(type_: Any, functions: list[Any] | None = None) -> str:
     """Return the text for a Numba type, which equals the text that `type_text_of_value` returns for an argument of this type.
 
-    The dispatcher of each jitted function is appended to the list `functions`; None if jitted functions are not supported.
-
-    Raise `NotLazy` if compcache needs Numba for arguments of this type.
+    The dispatcher of each jitted function is appended to the list `functions`; None if jitted functions are not supported. Raise `NotLazy`
+    if compcache needs Numba for arguments of this type.
     """
     if isinstance(type_, types.Omitted):
         return "omitted"
@@ -104,7 +103,6 @@ def are_settings_from_environment() -> bool:
     """
     if not are_packages_unchanged(open_cache):
         return False
-
     environment, current = dict(os.environ), config_text()
     if _equal_settings != [environment, current]:
         settings = {name: value for name, value in vars(config).items() if name.isupper()}
@@ -156,10 +154,9 @@ class Entry(NamedTuple):
 def find_stored_entry(cache_object: Any, cache: Cache, signature: Any, key: Key | None = None) -> Entry | None:
     """Return the stored entry for a signature; None if there is no such entry, or if only Numba can use it.
 
-    The `key` for starts without Numba must cover the user's implementations that the compiler used (`_uncovered_reason`).
-
-    With a key, raise `NotLazy` if it does not cover an implementation, or if the code was compiled with options of a caller; see
-    `inherits_options` for another exception.
+    The `key` for starts without Numba must cover the user's implementations that the compiler used (`_uncovered_reason`). With a key, raise
+    `NotLazy` if it does not cover an implementation, or if the code was compiled with options of a caller; see `inherits_options` for
+    another exception.
     """
     from compcache.numba.lazy.description import KIND_IMAGE
 
@@ -210,7 +207,7 @@ def _uncovered_reason(key: Key | None, description: Description) -> str:
                 continue
             package = package_of_implementation(function) if function is not None else ""
             if package not in packages:
-                return f"Numba asks {name}, which is neither named by the function nor in a package that registers with Numba"
+                return f"Numba asks {name}, which the function does not name: move it into a package that registers with Numba"
             if package in imported and name in used and not Dependency(name, used[name]).is_by_files:
                 return f"Numba asks {name}, and the program has imported {package}, whose values only a process with Numba can compare"
     return ""
@@ -223,7 +220,7 @@ def pickle_environments(symbols: Sequence[str], constants: Mapping[str, list[Any
     """
     rows = []
     for number, symbol in enumerate(symbols):
-        if symbol.startswith(_ENVIRONMENT) and symbol in constants:
+        if symbol.startswith(ENVIRONMENT_PREFIX) and symbol in constants:
             pickled = _pickle_constants(constants[symbol])
             if pickled is None:
                 return None

@@ -25,8 +25,6 @@ def find_named_functions(variables: Iterable[str]) -> dict[str, tuple[str, str, 
     The keys are the names of the variables. Variables with other addresses are omitted.
     """
     names = tuple(variables)
-    if not names:
-        return {}
     # Numba's threading layer gives addresses of its own functions, which the extension module replaces.
     replacements = {address: (_OBJECTS, *_THREADS[name]) for address, name in find_thread_functions(_THREADS).items()}
     thread_functions = {name: replacements[parse_address(name)] for name in names if parse_address(name) in replacements}

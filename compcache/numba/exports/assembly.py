@@ -10,6 +10,7 @@ from llvmlite import binding
 from numba.core import types
 
 from compcache import frontend
+from compcache.numba.compilation.libraries import ENVIRONMENT_PREFIX
 from compcache.numba.entries.image_source import CannotLink, load_exception_classes
 from compcache.numba.entries.named_addresses import ADDRESS_PREFIX, create_pass_builder, null_addresses, remove_dead_code
 from compcache.numba.entries.recursion import MissingCallee, link_recursive_callees, resolve_recursion
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
 
 __all__ = ["AssembledKernel", "assemble"]
 
-_ENVIRONMENT = "_ZN08NumbaEnv"
-_LOADED_ENVIRONMENT = re.compile(rf'^  (?P<value>%\S+) = load ptr, ptr @"?{_ENVIRONMENT}.*$', re.MULTILINE)
+_LOADED_ENVIRONMENT = re.compile(rf'^  (?P<value>%\S+) = load ptr, ptr @"?{ENVIRONMENT_PREFIX}.*$', re.MULTILINE)
 _DEFINITION_AND_USE = 2
 #: The functions of Numba's C library for dictionaries, typed lists and sets (prefixes), and for properties of characters.
 _CONTAINERS = ("numba_dict_", "numba_list_", "numba_set_")
 _CHARACTERS = frozenset(("numba_gettyperecord", "numba_get_PyUnicode_ExtendedCase"))
 _DECLARATION = re.compile(r"declare (?P<result>[^@]+)@[^(]+\((?P<parameters>.*)\)")
+#: The value of a parameter attribute in parentheses, such as `dereferenceable(8)`.
 _ATTRIBUTE_VALUE = re.compile(r"\([^()]*(?:\([^()]*\)[^()]*)*\)")
 
 
@@ -54,9 +55,8 @@ class AssembledKernel(NamedTuple):
 def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Result, *, nogil: bool) -> AssembledKernel:
     """Return the assembly of a kernel with its wrapper, its exceptions and the memory runtime.
 
-    `func_name` is the name of the export, for error messages. `nogil` is whether the kernel runs without the GIL.
-
-    Raise `CompileError` if the kernel cannot be exported. The message gives the reason.
+    `func_name` is the name of the export, for error messages. `nogil` is whether the kernel runs without the GIL. Raise `CompileError` if
+    the kernel cannot be exported. The message gives the reason.
     """
     context = cres.target_context
     try:
@@ -265,7 +265,7 @@ def _require_portable(func_name: str, module: Any) -> None:
         name = variable.name
         if name not in used_names:
             continue
-        if name.startswith(_ENVIRONMENT):
+        if name.startswith(ENVIRONMENT_PREFIX):
             raise export_error(
                 func_name, "an operation on Python objects, such as printing an array, needs Numba at run time; remove the operation"
             )

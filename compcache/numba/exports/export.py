@@ -38,7 +38,7 @@ from compcache.numba.identity.settings import requested_cpu, requested_cpu_and_f
 from compcache.numba.registered.options import declared_locals
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from compcache.cache import Cache
 
@@ -53,8 +53,8 @@ def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None, 
     function, options, local_types = _unpack_function(func)
     func_name = name or f"{function.__module__}.{function.__qualname__}"
     nogil = bool(options.get("nogil"))
-    args, result = _normalize_signature(signature)
-    args = normalize_argument_types(function, args)
+    args, result = sigutils.normalize_signature(signature)
+    args = normalize_argument_types(function, tuple(args))
     if has_variable_arguments(function):
         function = _make_fixed_arguments_function(function, make_argument_names(function, func_name, len(args)), options, local_types)
         options, local_types = {}, {}  # the inner function has the options and the declared types
@@ -79,15 +79,10 @@ def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None, 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ShadowWarning)  # the previous export is removed below
         module_ids = frontend.add_realizations(cache, source)
-    _remove_previous_exports(cache, func_name, module_ids)
-    return func_name
-
-
-def _remove_previous_exports(cache: Cache, func_name: str, module_ids: Container[str]) -> None:
-    """Remove all modules that export a function, except the modules with these ids."""
     for realization in cache.realizations(func_name):
         if realization.module_id not in module_ids:
             cache.remove_module(realization.module_id)
+    return func_name
 
 
 @contextmanager
@@ -113,12 +108,6 @@ def _unpack_function(func: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     if not hasattr(function, "__code__"):
         raise CompileError(f"the object {func!r} cannot be exported: pass a Python function, or a function decorated with njit")
     return function, options, declared_locals(getattr(func, "locals", None))
-
-
-def _normalize_signature(signature: Any) -> tuple[tuple[Any, ...], Any]:
-    """Return the argument types of a signature, and its result type, or None if Numba infers it."""
-    args, result = sigutils.normalize_signature(signature)
-    return tuple(args), result
 
 
 def _compile_with_lists(func_name: str, function: Any, options: dict[str, Any], local_types: dict[str, Any], args: Any, result: Any) -> Any:

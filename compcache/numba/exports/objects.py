@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-__all__ = ["BOX_SYMBOL", "ENTER_SYMBOL", "HELPERS", "LEAVE_SYMBOL", "PARALLEL_SYMBOL", "PLAN_SYMBOL", "RANDOM_SYMBOL", "format_objects"]
+__all__ = [
+    "BOX_SYMBOL", "ENTER_SYMBOL", "HELPERS", "LEAVE_SYMBOL", "PARALLEL_SYMBOL", "PLAN_SYMBOL", "RANDOM_SYMBOL", "format_constant",
+    "format_objects",
+]  # fmt: skip
 
 PLAN_SYMBOL, ENTER_SYMBOL = "compcache.numba.plan", "compcache.numba.enter"
 LEAVE_SYMBOL, BOX_SYMBOL = "compcache.numba.leave", "compcache.numba.box"
@@ -144,8 +147,13 @@ class _Resolved(NamedTuple):
 
 def _format_bytes(name: str, data: bytes, align: int = 1) -> str:
     """Return the definition of a constant with these bytes."""
-    body = "".join(f"\\{byte:02X}" for byte in data)
-    return f'@{name} = internal constant [{len(data)} x i8] c"{body}", align {align}'
+    return f"@{name} = internal constant {format_constant(data)}, align {align}"
+
+
+def format_constant(data: bytes) -> str:
+    """Return the LLVM type and the value of a constant with these bytes."""
+    text = "".join([f"\\{byte:02X}" for byte in data])
+    return f'[{len(data)} x i8] c"{text}"'
 
 
 def _format_resolution(number: int, function: _Resolved) -> str:

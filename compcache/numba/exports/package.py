@@ -28,6 +28,8 @@ def package_exports(modules: Iterable[ModuleType], out: str, targets: Iterable[s
 
     Raises:
         CompileError: a kernel cannot be exported.
+        ImportError: Numba is not installed.
+        OSError: no temporary directory can be created.
         StorageError: the directory cannot be written.
         ValueError: a public jitted function has no signature.
     """

@@ -17,21 +17,12 @@ from compcache.numba.exports.plan import holds_arrays
 from compcache.wording import plural
 
 __all__ = [
-    "OBJECT",
-    "Parameter",
-    "Result",
-    "add_default_types",
-    "describe_parameters",
-    "describe_result",
-    "export_error",
-    "has_variable_arguments",
-    "make_argument_names",
-    "normalize_argument_types",
+    "OBJECT", "Parameter", "Result", "add_default_types", "describe_parameters", "describe_result", "export_error",
+    "has_variable_arguments", "make_argument_names", "normalize_argument_types",
 ]  # fmt: skip
 
 OBJECT = "object"
 _INTEGERS = {f"{'u' if prefix else ''}int{bits}": f"{prefix or 'i'}{bits}" for prefix in ("", "u") for bits in (8, 16, 32, 64)}
-_VARIABLE_ARGUMENTS = 4  # inspect.CO_VARARGS
 _SCALARS = {**_INTEGERS, "float32": "f32", "float64": "f64", "bool": "bool", "boolean": "bool"}
 
 
@@ -75,7 +66,7 @@ def export_error(func_name: str, reason: str) -> CompileError:
 
 def has_variable_arguments(function: Any) -> bool:
     """Return whether a function has a parameter ``*args``."""
-    return bool(function.__code__.co_flags & _VARIABLE_ARGUMENTS)
+    return bool(function.__code__.co_flags & inspect.CO_VARARGS)
 
 
 def normalize_argument_types(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -156,7 +156,8 @@ class _Planner:
     def _add_fields(self, kind: int, type_: Any, *, is_item: bool) -> dict[str, int]:
         """Return the fields of a node other than its kind and size, and add the texts to which the fields refer.
 
-        A container owns the texts and bytes inside it (`is_item`). Raise `Unsupported` if the type has no conversion.
+        `is_item` is whether the value is in a list of a parameter, which owns its texts and bytes. Raise `Unsupported` if the type has no
+        conversion.
         """
         if kind == _NAMED_TUPLE:
             return {"text": self._add_class_name(type_.instance_class, "a named tuple")}

@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
+from compcache.numba.exports.objects import format_constant
 from compcache.numba.exports.parameters import export_error
 from compcache.numba.lazy.marshalled import encode_fields
 
 __all__ = ["RAISE", "KnownException", "describe_exceptions", "make_raising_assembly"]
 
 RAISE = "compcache.numba.raise"
+#: Numba's constants with the bytes of pickles and of their digests, and those that refer to the pickles.
 _DATA = re.compile(r'^@"?(\.const\.pickledata\.[^"\s]+?)"? = .*?constant \[\d+ x i8\] c"((?:[^"\\]|\\\\|\\[0-9A-Fa-f]{2})*)"', re.MULTILINE)
 _BUFFER = re.compile(r'^@"?(\.const\.picklebuf\.[^"\s]+?)"? = .*?@"?(\.const\.pickledata\.[^",\s)]+)', re.MULTILINE)
 _ESCAPE = re.compile(rb"\\(\\|[0-9A-Fa-f]{2})")
@@ -74,9 +76,8 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 def _describe_pickled_exception(func_name: str, variable: str, content: bytes) -> KnownException | None:
     """Return the exception that one of Numba's pickles describes, or None if the pickle describes another object.
 
-    `variable` contains the pickle or refers to it.
-
-    Raise `CompileError` for the export `func_name` if the exception class is local to a function, or an argument cannot be stored.
+    `variable` contains the pickle or refers to it. Raise `CompileError` for the export `func_name` if the exception class is local to a
+    function, or an argument cannot be stored.
     """
     description = pickle.loads(content)  # noqa: S301 - Numba has just created the pickle in this process
     if not isinstance(description, tuple):
@@ -142,19 +143,13 @@ def _format_search(stem: str, description: str, exceptions: list[KnownException]
 def _format_data(exception: KnownException) -> str:
     """Return the assembly of an exception's data: the size, and the bytes from which `known_exception` creates the exception."""
     data = encode_fields((exception.module, exception.qualname, exception.args))
-    value = f"{{ i64, [{len(data)} x i8] }} {{ i64 {len(data)}, {_format_constant(data)} }}"
+    value = f"{{ i64, [{len(data)} x i8] }} {{ i64 {len(data)}, {format_constant(data)} }}"
     return f'@"{exception.variable}" = external global i8\n@"{_DATA_PREFIX}{exception.variable}" = private constant {value}'
-
-
-def _format_constant(data: bytes) -> str:
-    """Return the LLVM type and the value of a constant with these bytes."""
-    text = "".join([f"\\{byte:02X}" for byte in data])
-    return f'[{len(data)} x i8] c"{text}"'
 
 
 _DATA_PREFIX = "compcache.numba.exception"
 _TEXTS = "\n".join(
-    f"@compcache.numba.raising.{name} = private constant {_format_constant(text.encode() + bytes(1))}"
+    f"@compcache.numba.raising.{name} = private constant {format_constant(text.encode() + bytes(1))}"
     for name, text in {
         "module": "compcache.numba.lazy.raising",
         "function": "known_exception",

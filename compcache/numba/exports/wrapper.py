@@ -154,12 +154,9 @@ class Wrapper:
     def _emit_arguments(self, plan: Any, arguments: Any) -> tuple[Any, Any, list[Any]]:
         """Emit the conversion of the arguments. This exhausts `arguments`, an iterator over the wrapper's arguments.
 
-        If the conversion of an object fails, the wrapper returns.
-
-        `plan` is the address of the plan; None if the code does not use the extension module.
-
-        Return the array of objects, the array of variables for their values, and Numba's arguments. The arrays are None if no parameter is
-        an object.
+        If the conversion of an object fails, the wrapper returns. `plan` is the address of the plan; None if the code does not use the
+        extension module. Return the array of objects, the array of variables for their values, and Numba's arguments. The arrays are None
+        if no parameter is an object.
         """
         builder, context = self._builder, self._context
         passed: list[Any] = []

@@ -56,9 +56,8 @@ class Hooks:
     def install(self, *, is_first: bool) -> Hooks:
         """Replace Numba's functions, and return these hooks. If an error occurs, undo all replacements.
 
-        `is_first` is whether Numba is about to compile or load its first function.
-
-        Raise `AttributeError` if this version of Numba lacks a function to replace.
+        `is_first` is whether Numba is about to compile or load its first function. Raise `AttributeError` if this version of Numba lacks a
+        function to replace.
         """
         try:
             self._install(is_first=is_first)
@@ -138,10 +137,7 @@ class Hooks:
         adopt = self._adopt
 
         def wrap(original: Any) -> Any:
-            """Return a method that gives its object a cache object of the backend, and then calls `original`."""
-
             def compile_(self: Any, *args: Any, **kwargs: Any) -> Any:
-                """Load or compile as before, with a cache object of the backend."""
                 adopt(self, attribute, function)
                 with scopes.look_up_scope(), few_collections():
                     return original(self, *args, **kwargs)
@@ -153,8 +149,9 @@ class Hooks:
     def _adopt(self, owner: Any, attribute: str, function: str) -> None:
         """Replace a function's cache object until `remove` if Numba created it. Leave the backend's own cache objects.
 
-        The owner has the cache object and the Python function in the attributes with these names. Without a request for caching, replace
-        those of functions that Python calls, like methods of typed lists. Those of lazy functions stay.
+        The owner has the cache object and the Python function in the attributes with these names. Without a request for caching, the cache
+        object is replaced only with `stores_all`, and only if Python calls the function, as it calls the methods of typed lists. The cache
+        objects of lazy functions stay.
         """
         current, compiler = getattr(owner, attribute), getattr(owner, "_compiler", None)
         is_requested = isinstance(current, caching.FunctionCache)

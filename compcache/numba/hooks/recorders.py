@@ -48,7 +48,7 @@ _recorders = Replacements()
 
 
 def start_recording(*, from_the_start: bool) -> None:
-    """Record compilations from now on. Unless Numba has compiled nothing (`from_the_start`), note the implementations that it has run."""
+    """Record compilations from now on. Unless Numba has compiled nothing (`from_the_start`), record the implementations that it has run."""
     if _recorders:
         return
     classes: list[type] = [] if from_the_start else [templates.AbstractTemplate]
@@ -115,10 +115,7 @@ def run_before(action: Callable[..., None]) -> Callable[[Any], Any]:
     """Return a function that wraps a method so that each call first calls `action` with the same arguments."""
 
     def wrap(original: Any) -> Any:
-        """Return a method that runs the action before `original`."""
-
         def method(*args: Any, **kwargs: Any) -> Any:
-            """Run the action, then the original method."""
             action(*args, **kwargs)
             return original(*args, **kwargs)
 
@@ -138,10 +135,8 @@ def _make_scope_wrapper(position: int) -> Callable[[Any], Any]:
     """
 
     def wrap(original: Any) -> Any:
-        """Return a function that records what a compilation by `original` uses, and stores its result."""
-
         def compile_(*args: Any, **kwargs: Any) -> Any:
-            """Compile as before, note what the code depends on, and store the result if it was missing."""
+            """Compile as before, record what the code depends on, and store the result if it was missing."""
             if not _registered:
                 _register_implementations(args[:2])
             arguments = dict(zip(_COMPILED_ARGUMENTS, args[position:], strict=False)) | kwargs
@@ -207,7 +202,6 @@ def _wrap_get_pointer(original: Any) -> Any:
     """Return a wrapper that generates a function's machine code when its address is requested, unless a stored image contains it."""
 
     def get_pointer_to_function(self: Any, name: str) -> Any:
-        """Return the address of a function: in the cached image if it is there, otherwise in code that LLVM generates now."""
         self._ensure_finalized()
         native_code.announce_request(self, name)
         address = native_code.address_in_image(self, name)
@@ -223,7 +217,6 @@ def _wrap_set_env(original: Any) -> Any:
     """Return a wrapper that assigns an environment only if its variable exists."""
 
     def set_env(self: Any, env_name: str, env: Any) -> None:
-        """Set an environment if the code of the engine refers to it."""
         if self._engine.is_symbol_defined(env_name):  # otherwise the code finds the environment by its name later
             original(self, env_name, env)
 
@@ -231,14 +224,9 @@ def _wrap_set_env(original: Any) -> Any:
 
 
 def _wrap_reducer(original: Any) -> Any:
-    """Return a wrapper that pickles the program's classes and intrinsics by name."""
+    """Return a wrapper that pickles the program's classes and intrinsics by name (`scopes.reduce_to_name`)."""
 
     def reducer_override(self: Any, obj: Any) -> Any:
-        """Return how to pickle an object.
-
-        Classes and intrinsics of the program are pickled by name while this thread compiles or stores a function. Numba pickles all other
-        objects in its own way.
-        """
         reduced = scopes.reduce_to_name(obj)
         return original(self, obj) if reduced is None else reduced
 
@@ -348,10 +336,9 @@ def _record_type(_models: Any, fetype: Any) -> None:
 
 
 def _wrap_find(original: Any) -> Any:
-    """Return a wrapper that records the function that generates code."""
+    """Return a wrapper that records that the code depends on the code generator that Numba chooses."""
 
     def find(self: Any, sig: Any) -> Any:
-        """Return the implementation that Numba chooses, and record that the code depends on it."""
         return scopes.record_generator(original(self, sig))
 
     return find
@@ -402,7 +389,6 @@ def _wrap_template(original: Any) -> Any:
     """Return a wrapper that records that the compiler tries an implementation, and whether the implementation accepts the types."""
 
     def resolve(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Resolve as before, and record which of the program's implementations were tried and accepted."""
         function, _ = _source_of(type(self))
         is_attribute = not hasattr(self, "generic")
         if function is None or (is_attribute and [*args, *kwargs.values()][-1] != self._attr):

@@ -40,10 +40,10 @@ class Result(NamedTuple):
 
 
 #: The content of each implementation when it ran, by its name and the form of the content (`Dependency.is_by_files`), and by the digest of
-#: the types (without a digest, by `_registered`); "" if it ran with several contents.
+#: the types (without a digest, by `_implementation_count`); "" if it ran with several contents.
 _contents: dict[tuple[str, bool], dict[str, str]] = {}
 #: The names of implementations with results whose content is unknown.
-_unknown: set[str] = set()
+_with_unknown_results: set[str] = set()
 #: The flags that `njit` without options sets to other values than the default ones.
 _PLAIN_FLAGS = {"enable_looplift": True, "enable_pyobject_looplift": True, "nrt": True}
 
@@ -77,7 +77,7 @@ def record_results(results: Iterable[Result]) -> None:
             function = getattr(function, "generic", None) if isinstance(function, type) else plain_function(function)
             keep_values(function)
             keep_objects(function, ())
-        contents, digest = _contents.setdefault((name, dependency.is_by_files), {}), arguments or _registered(name)
+        contents, digest = _contents.setdefault((name, dependency.is_by_files), {}), arguments or _implementation_count(name)
         contents[digest] = content if contents.get(digest, content) == content else ""
 
 
@@ -92,8 +92,8 @@ def record_generators(dependencies: Iterable[Dependency]) -> None:
     record_results(Result(dependency, "") for dependency in dependencies if dependency.name.startswith(GENERATOR))
 
 
-def _registered(name: str) -> str:
-    """Return, in place of a digest, how many implementations have a name. Another one changes the content of the name, but no value."""
+def _implementation_count(name: str) -> str:
+    """Return "#" and how many implementations have a name, in place of a digest. One more changes the content of the name, but no value."""
     return f"#{len(registry.by_name.get(name, ()))}"
 
 
@@ -110,18 +110,16 @@ def former_result(function: Any, arguments: str) -> Dependency | None:
 
 def record_unknown_result(function: Any) -> None:
     """Record that Numba has kept a result of an implementation whose content was not recorded when it ran."""
-    _unknown.add(stable_name(function))
+    _with_unknown_results.add(stable_name(function))
 
 
 def are_results_valid(dependency: Dependency, arguments: Iterable[str]) -> bool:
     """Return whether Numba would use the recorded results of an implementation in this process.
 
     For types with a kept result, Numba uses that result: it must come from the recorded content. For other types, Numba runs the
-    implementation: its present content must be the recorded content. The same holds for the contents of its earlier
-    runs, unless another implementation of its name was registered since.
-
-    `arguments` are the digests of the types; empty if they are not recorded. Raise `Unidentifiable` if the present content cannot be
-    compared.
+    implementation: its present content must be the recorded content, and so must the contents of its earlier runs, except of runs before
+    another implementation of its name was registered. `arguments` are the digests of the types; empty if they are not recorded. Raise
+    `Unidentifiable` if the present content cannot be compared.
     """
     recorded = _contents.get((dependency.name, dependency.is_by_files), {})
     digests = set(arguments)
@@ -130,9 +128,9 @@ def are_results_valid(dependency: Dependency, arguments: Iterable[str]) -> bool:
         contents = {recorded[digest] for digest in digests & recorded.keys()}
     else:
         registry.refresh()
-        present = _registered(dependency.name)
+        present = _implementation_count(dependency.name)
         contents = {content for digest, content in recorded.items() if digest[0] != "#" or digest == present}
-    if dependency.name in _unknown or not contents <= {dependency.content}:
+    if dependency.name in _with_unknown_results or not contents <= {dependency.content}:
         return False
     return (are_recorded and digests <= recorded.keys()) or is_current(dependency)
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
     from weakref import ref
 
-
 __all__ = ["Identity", "flags_text", "identify", "references_in", "signature_text", "type_name", "type_text"]
 
 _MAX_SHOWN = 400
@@ -120,20 +119,16 @@ def _distinguishing_objects(parts: Iterable[Any], visited: frozenset[int] = froz
         elif isinstance(item, types.Type) and id(item) not in visited and not is_plain_type(item):
             compared = item.key
             if compared == item.name:  # Numba compares the text, in which only addresses distinguish objects of the same name
-                compared = (
-                    [part for part in vars(item).values() if not isinstance(part, type)]
-                    if without_addresses(item.name) != item.name
-                    else []
-                )
+                has_address = without_addresses(item.name) != item.name
+                compared = [part for part in vars(item).values() if has_address and not isinstance(part, type)]
             yield from _distinguishing_objects([type(item), compared], visited | {id(item)})
 
 
 def signature_text(sig: Any) -> str:
     """Return the argument types, and the result type if one was requested, as text.
 
-    If a type's text does not identify the type, a digest of the type's structure follows the text.
-
-    Raise `Unidentifiable` if a type has no identity by content.
+    If a type's text does not identify the type, a digest of the type's structure follows the text. Raise `Unidentifiable` if a type has no
+    identity by content.
     """
     args, result = (sig.args, sig.return_type) if hasattr(sig, "return_type") else (tuple(sig), None)
     return f"({', '.join(map(type_text, args))}) -> {'?' if result is None else type_text(result)}"

@@ -68,9 +68,8 @@ def find_kernels(function: FunctionType) -> Any:
     The directory of kernels beside the module's file is trusted like that file, and must have the same owner. Code without a file (in an
     interactive session, or from `exec`) has no kernels, even if the current directory contains such a directory.
 
-    Return a call target for one signature, or `Kernels` for several; None if no kernel was packaged.
-
-    Raise `ImportError` if the directory is not trusted, or its kernels cannot run here. See `Cache.get_target` for other exceptions.
+    Return a call target for one signature, or `Kernels` for several; None if no kernel was packaged. Raise `ImportError` if the directory
+    is not trusted, or its kernels cannot run here. See `Cache.get_target` for other exceptions.
     """
     from compcache.cache import Cache
     from compcache.errors import NotCachedError

@@ -6,6 +6,7 @@ and the installed backend. A process has one Numba, and therefore at most one ba
 
 from __future__ import annotations
 
+import os
 import sys
 
 TYPE_CHECKING = False
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "has_numba", "installed_backend", "installed_hook", "numba_stand_in", "open_lazy_cache", "register_cache_opener", "run_callbacks",
-    "set_installed", "when_imported",
+    "has_numba", "has_settings_file", "installed_backend", "installed_hook", "numba_stand_in", "open_lazy_cache", "register_cache_opener",
+    "run_callbacks", "set_installed", "when_imported",
 ]  # fmt: skip
 
 
@@ -29,6 +30,11 @@ def numba_stand_in() -> Any:
     """Return the stand-in for the module `numba` (`import_hook`), or None if `numba` is not replaced."""
     module = sys.modules.get("numba")
     return module if module is not None and "_compcache_when_real" in vars(module) else None
+
+
+def has_settings_file() -> bool:
+    """Return whether the current directory has the file from which Numba reads settings in addition to the environment."""
+    return os.path.exists(".numba_config.yaml")
 
 
 _callbacks: list[Callable[[], None]] = []

@@ -27,8 +27,7 @@ NUMBERS = (
 #: The codes of scalar types. A Python scalar and a NumPy scalar of the same type share compiled code.
 _SCALARS = dict(zip(NUMBERS, "b123i4567fdFD", strict=True))
 _PYTHON_TYPES = {
-    bool: "bool", int: "int64", float: "float64", complex: "complex128", type(None): "none", str: "unicode_type",
-    bytes: "bytes",
+    bool: "bool", int: "int64", float: "float64", complex: "complex128", type(None): "none", str: "unicode_type", bytes: "bytes",
 }  # fmt: skip
 _native_knows_numpy = False
 
@@ -48,6 +47,7 @@ def learn_numpy(*, is_needed: bool = False) -> None:
     _dispatch.set_array_types(numpy.ndarray, scalars)
     probe = numpy.zeros((2, 3), numpy.int16, order="F")
     probe.flags.writeable = False
+    # The native codes of a read-only and of a writable array ("R", "A"), of int16, of two dimensions, and of the order.
     if _dispatch.type_of(probe) != b"R\3\2F" or _dispatch.type_of(probe[:1, 1:].copy()) != b"A\3\2C":
         raise ImportError(f"compcache does not support the array layout of NumPy {numpy.__version__}; install another version of NumPy")
     _native_knows_numpy = True
@@ -56,11 +56,8 @@ def learn_numpy(*, is_needed: bool = False) -> None:
 def type_text_of_value(value: Any, omitted: object, functions: list[Any]) -> str:
     """Return the text of an argument's type. The object `omitted` marks an omitted argument.
 
-    The text of a number or an array is in Numba's notation.
-
-    Jitted functions are appended to the list `functions`, because each of them has its own type.
-
-    Raise `NotLazy` if compcache needs Numba for the type.
+    The text of a number or an array is in Numba's notation. Jitted functions are appended to the list `functions`, because each of them has
+    its own type. Raise `NotLazy` if compcache needs Numba for the type.
     """
     if value is omitted:
         return "omitted"
@@ -110,9 +107,8 @@ FUNCTION = "function"
 def is_derived_array(value: Any, numpy: Any) -> bool:
     """Return whether a value is an array, possibly of a derived class, that Numba treats as a plain array.
 
-    The answer is False if a package may have registered another type for derived classes.
-
-    Raise `NotLazy` if the installed packages cannot be determined.
+    The result is False if a package may have registered another type for derived classes. Raise `NotLazy` if the installed packages cannot
+    be determined.
     """
     return isinstance(value, numpy.ndarray) and not has_extensions()
 
@@ -144,5 +140,5 @@ def class_text(kind: type) -> str:
     if kind.__module__ == "__main__":
         raise NotLazy(f"an argument has the class {name}, which other processes cannot import: define the class in a module")
     if not is_found_by_name(kind):
-        raise NotLazy(f"an argument has the class {name}, which its module does not contain under this name; assign the class to the name")
+        raise NotLazy(f"an argument has the class {name}, which its module does not contain under this name: assign the class to the name")
     return f"{name}{fields}"

@@ -17,7 +17,7 @@ from _thread import allocate_lock
 
 from compcache import frontend
 from compcache.interrupts import suppress
-from compcache.numba.lazy import has_numba, when_imported
+from compcache.numba.lazy import has_numba, has_settings_file, when_imported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,9 +49,8 @@ _unpickled_objects: dict[tuple[int, bytes], Any] = {}
 def helper_address(name: str) -> int:
     """Return the address of one of Numba's C functions, or of another C function of the process; 0 if no function has this name.
 
-    For a function of a threading layer, start Numba's threads.
-
-    Raise `ImportError` if Numba is not installed, or its extension modules cannot be loaded.
+    For a function of a threading layer, start Numba's threads. Raise `ImportError` if Numba is not installed, or its extension modules
+    cannot be loaded.
     """
     if has_numba():
         return _address_from_numba(name)
@@ -105,7 +104,7 @@ def unpickle(address: int, data: bytes) -> Any:
     """
     value = _unpickled_objects.get((address, data), _unpickled_objects)  # no value is the dictionary itself
     if value is _unpickled_objects:
-        value = _unpickled_objects[address, data] = _unpickle(data)
+        value = _unpickled_objects.setdefault((address, data), _unpickle(data))  # another thread may have unpickled it in the meantime
     return value
 
 
@@ -141,10 +140,9 @@ def _load_extensions() -> None:
 def library_function(name: str, version: str) -> int:
     """Return the address of a function in Numba's library of C helpers, which is loaded without Numba, for an exported kernel.
 
-    The name may have the prefix "numba_". `version` is the version of the Numba that compiled the kernel.
-
-    Raise `ImportError` if the installed Numba has another series, Numba or NumPy is not installed, or the library cannot be loaded, and
-    `KeyError` if the library has no such function.
+    The name may have the prefix "numba_". `version` is the version of the Numba that compiled the kernel. Raise `ImportError` if the
+    installed Numba has another series, Numba or NumPy is not installed, or the library cannot be loaded. Raise `KeyError` if the library
+    has no such function.
     """
     if version not in _libraries:
         _libraries[version] = _load_library(version)
@@ -228,8 +226,7 @@ def _layer_address(name: str) -> int:
     with _start_lock:
         if _layer is None:
             _layer = _start_threads()
-    address: int = getattr(_layer, name) if _layer else 0
-    return address
+    return int(getattr(_layer, name)) if _layer else 0
 
 
 def number_of_threads() -> Any:
@@ -262,7 +259,7 @@ def _start_threads() -> Any:
     """Start the threads that Numba would start, and return the threading layer; False if only Numba can choose the layer."""
     global _thread_count  # noqa: PLW0603 - the threads belong to the process
     count = configured_threads()
-    layer = _choose_layer() if count > 0 else None
+    layer = _choose_layer() if count > 0 and not has_settings_file() else None
     if layer is None:
         return False
     _thread_count = count

@@ -1,4 +1,4 @@
-"""Stores and loads the records of overloads for processes that start without Numba.
+"""Finds the records of overloads in processes that start without Numba, and loads the code of the overloads.
 
 Each compiled overload has a small record, an entry of data, in addition to the entry with its code. The name of the record contains the
 function, the argument types, and the key from `content` and `installation`. The record contains the name of the entry, the numbers of its
@@ -101,9 +101,8 @@ class LoadedCode:
 def key_of(function: Any, options: dict[str, Any], types: str, functions: Sequence[Any] = ()) -> Key:
     """Return the present key of an overload of a Python function that is compiled with these options.
 
-    `types` is the text of the argument types. `functions` are the jitted functions among the arguments, in order.
-
-    Raise `NotLazy` if the overload has no key.
+    `types` is the text of the argument types. `functions` are the jitted functions among the arguments, in order. Raise `NotLazy` if the
+    overload has no key.
     """
     content = content_of(function, tuple(sorted(options.items())), functions)
     state = blake2b(digest_size=16, person=b"compcache-lazy2")
@@ -186,10 +185,8 @@ def find_fields(cache: Cache, name: str, shape: str) -> Any:
 def load_entry(cache: Cache, record: Record) -> LoadedCode | None:
     """Map the code of a record until the process ends, and create its environments.
 
-    Return the code, or None if the entry does not exist, cannot be loaded or is not valid in this process.
-
-    Raise `NotLazy` if the stored constants are not a list. Code that unpickles a constant may raise any exception. See `frontend.find` for
-    the `ValueError`.
+    Return the code, or None if the entry does not exist, cannot be loaded or is not valid in this process. Raise `NotLazy` if the stored
+    constants are not a list. Code that unpickles a constant may raise any exception. See `frontend.find` for the `ValueError`.
     """
     request = Request(record.lines, implementations=record.implementations)
     try:

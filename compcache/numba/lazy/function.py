@@ -62,9 +62,8 @@ class LazyFunction:
     def __getattr__(self, name: str) -> Any:
         if name in _FUNCTION_ATTRIBUTES:
             return getattr(lazy_state_of(self).function, name)
-        if _dispatch.get_real(self) is None and is_probe(name):
-            raise AttributeError(f"'CPUDispatcher' object has no attribute {name!r}")
-        if name.startswith("__") and not has_numba() and name not in _DISPATCHER_ATTRIBUTES:
+        is_unknown = name.startswith("__") and not has_numba() and name not in _DISPATCHER_ATTRIBUTES
+        if is_unknown or (is_probe(name) and _dispatch.get_real(self) is None):
             raise AttributeError(f"'CPUDispatcher' object has no attribute {name!r}")
         return getattr(_make_real(self), name)
 
@@ -72,7 +71,7 @@ class LazyFunction:
         real = _dispatch.get_real(self)
         if real is not None:
             setattr(real, name, value)
-        elif name.startswith("__") or name not in _DISPATCHER_STATE:
+        elif name not in _DISPATCHER_STATE:
             self.__dict__[name] = value
         else:
             setattr(_make_real(self), name, value)
@@ -104,7 +103,7 @@ class LazyFunction:
         return state.function is function and state.signatures is not None
 
     def _compcache_content(self, walk: Any) -> None:
-        """Feed the data of the function that compiled code can use."""
+        """Feed the data of the function that compiled code can use. See `State` for the exception."""
         lazy_state_of(self)._compcache_content(walk)
 
     def _compcache_owner(self) -> State:
@@ -176,9 +175,7 @@ def _find_callee(function: Any, positional: tuple[Any, ...], keywords: dict[str,
 
 @examines_program(NotLazy)
 def _load_for_call(function: Any, state: State, positional: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
-    """Make stored code for these arguments callable.
-
-    Return whether such code is stored, and can be used now.
+    """Make stored code for these arguments callable. Return whether such code is stored, and can be used now.
 
     Raise `NotLazy` if only Numba can run the call, or if an argument, the stored code or the imported NumPy cannot be examined.
     """

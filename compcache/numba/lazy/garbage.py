@@ -1,8 +1,8 @@
 """Makes Python collect garbage less often while Numba or this package is imported, or Numba compiles.
 
-Python examines the new objects whenever there are 700 of them, and all objects of a process when their number has grown by a quarter. The
-import of Numba creates 70,000 objects, and its registrations before the first compilation create as many again. All of them live as long as
-the process. In a short program these examinations take 5 to 10 % of the processor time.
+Python 3.11 examines the new objects whenever there are 700 of them, and all objects of a process when their number has grown by a quarter.
+The import of Numba creates 70,000 objects, and its registrations before the first compilation create as many again. All of them live as
+long as the process. In a short program these examinations take 5 to 10 % of the processor time.
 """
 
 from __future__ import annotations

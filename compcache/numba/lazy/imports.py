@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-__all__ = ["LABEL", "ImportReason", "find_import_reason", "record_import"]
+__all__ = ["LABEL", "find_import_reason", "record_import"]
 
 #: The name under which imports are recorded, together with the name of the program. ``compcache explain numba`` shows them.
 LABEL = "numba"
@@ -31,30 +31,8 @@ _OPERATIONS = {
 }  # fmt: skip
 
 
-class ImportReason:
-    """The reason for an import of Numba.
-
-    Attributes:
-        file: the file of the program that caused the import.
-        line: the line in the file.
-        function: the name of the function that contains the line.
-        request: the description of the request.
-    """
-
-    __slots__ = ("file", "function", "line", "request")
-
-    def __init__(self, file: str, line: int, function: str, request: str) -> None:
-        self.file = file
-        self.line = line
-        self.function = function
-        self.request = request
-
-    def __str__(self) -> str:
-        return f"was imported at {self.file}:{self.line}, in {self.function}, for {self.request}"
-
-
-def find_import_reason() -> ImportReason:
-    """Return why Numba is being imported, according to the frames of this thread."""
+def find_import_reason() -> str:
+    """Return why Numba is being imported, according to the frames of this thread: file, line and function of the program, and request."""
     frame: FrameType | None = sys._getframe(1)
     own_frame = None
     while frame is not None and (name := str(frame.f_globals.get("__name__"))).startswith(_MODULES_BETWEEN):
@@ -62,9 +40,8 @@ def find_import_reason() -> ImportReason:
             own_frame = frame
         frame = frame.f_back
     request = _describe_request(own_frame) if own_frame is not None else "itself"
-    if frame is None:
-        return ImportReason("?", 0, "?", request)
-    return ImportReason(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname, request)
+    place = "?:0, in ?" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_qualname}"
+    return f"was imported at {place}, for {request}"
 
 
 def _describe_request(frame: FrameType) -> str:
@@ -99,10 +76,10 @@ def _stand_in_name(subject: Any) -> str:
     return ".".join(names) or cls.__name__
 
 
-def record_import(reason: ImportReason) -> None:
+def record_import(reason: str) -> None:
     """Record the reason of an import for ``compcache explain numba``, and log it if $COMPCACHE_DEBUG is on. Ignore errors of the cache."""
     program = os.path.basename(str(getattr(sys.modules.get("__main__"), "__file__", None) or "-c"))
     with suppress(CompcacheError, OSError):
         cache = open_lazy_cache()
         if cache is not None:
-            frontend.note_uncached(cache, f"{LABEL}({program})", str(reason))
+            frontend.note_uncached(cache, f"{LABEL}({program})", reason)

@@ -12,8 +12,8 @@ import sys
 
 import compcache
 from compcache import frontend
-from compcache.interrupts import reraise_interrupt
-from compcache.numba.lazy import _dispatch
+from compcache.interrupts import reraise_interrupt, suppress
+from compcache.numba.lazy import _dispatch, has_settings_file
 from compcache.numba.lazy.marshalled import decode_fields, encode_fields
 from compcache.numba.registered.distributions import distributions, names_in
 from compcache.numba.registered.refusals import NotLazy
@@ -39,14 +39,12 @@ def settings_and_packages(open_cache: Callable[[], Cache | None] | None = None) 
     """Return the versions of Python, the digests of the packages that compile functions, and the values of Numba's environment variables.
 
     Two processes with the same text compile the same function to the same code. The packages are examined again if `sys.path` has changed.
-
-    `open_cache` opens the cache that may contain a note of the installed packages; None to use no note.
-
-    Raise `NotLazy` if the packages or settings cannot be determined.
+    `open_cache` opens the cache that may contain a note of the installed packages; None to use no note. Raise `NotLazy` if the packages or
+    settings cannot be determined.
     """
     global _packages_on_path  # noqa: PLW0603 - packages are installed for the whole process
     settings = _relevant_variables()
-    if os.path.exists(".numba_config.yaml"):
+    if has_settings_file():
         raise NotLazy("the file .numba_config.yaml in the current directory changes Numba's settings: set environment variables instead")
     path = tuple(sys.path)
     if _packages_on_path[0] != path:
@@ -54,7 +52,7 @@ def settings_and_packages(open_cache: Callable[[], Cache | None] | None = None) 
     identity, packages = _packages_on_path[1]
     if packages:
         values = [(name, os.environ.get(name)) for _, variables in packages for name in variables]
-        identity = f"{identity}, imported {_note_imported(packages)}, {values}"
+        identity = f"{identity}, imported {_imported_by_program(packages)}, {values}"
     python = f"lazy {FORMAT}, python {sys.version}, {sys.implementation.cache_tag}, {sys.platform}"
     return f"{python}, {identity}, {settings}"
 
@@ -64,8 +62,8 @@ def packages_in_keys() -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(name for name, variables in _packages_on_path[1][1] if "" not in variables), tuple(_imported)
 
 
-def _note_imported(packages: Any) -> list[str]:
-    """Return the names of those of these packages that the program had imported when Numba was about to import all of them."""
+def _imported_by_program(packages: Any) -> list[str]:
+    """Return the names of the packages that the program has imported. Once Numba has imported all packages, the result stays the same."""
     if not getattr(sys.modules.get("numba.core.entrypoints"), "_already_initialized", None):
         _imported[:] = [name for name, _ in packages if name in sys.modules]
     return _imported
@@ -132,10 +130,7 @@ _KIND = "packages"
 
 
 def _read_or_note_packages(cache: Cache) -> Packages:
-    """Return the packages from a valid note. Otherwise examine the packages, and store a note.
-
-    See `find_packages` for the exception.
-    """
+    """Return the packages from a valid note. Otherwise examine the packages, and store a note. See `find_packages` for the exception."""
     import_path = list(dict.fromkeys(sys.path))
     where = "" if all(map(os.path.isabs, import_path)) else os.getcwd()
     name = "\n".join(["packages of Numba", str(FORMAT), sys.prefix, os.uname().nodename, where, *import_path])
@@ -156,10 +151,8 @@ def _read_or_note_packages(cache: Cache) -> Packages:
 
 def _store_note(cache: Cache, name: str, data: bytes) -> None:
     """Store a note. Ignore errors of the cache."""
-    try:  # noqa: SIM105 - contextlib is a slow import
+    with suppress(compcache.CompcacheError):  # the cache may be read-only; the next start examines the packages again
         frontend.put_entry(cache, name, data, kind=_KIND)
-    except compcache.CompcacheError:
-        pass  # the cache may be read-only; the next start examines the packages again
 
 
 def _read_note(data: bytes | None) -> tuple[Packages | None, bytes | None]:

@@ -23,7 +23,6 @@ def decode_fields(data: bytes, shape: str) -> Any:
 
     A shape contains the types of the fields: ``u`` a text, ``b`` bytes, ``i`` an integer, ``?`` anything, ``(xyz)`` a tuple of exactly
     these, ``[x]`` a tuple or list of any number of x, ``{xy}`` a dictionary. All types and sizes are checked before any object is created.
-
     Raise `ValueError` if the data has another shape, or is malformed.
     """
     if not _dispatch.is_marshalled(data, shape):

@@ -22,12 +22,8 @@ class _Pickled(_CustomPickled):  # type: ignore[misc]
         return _pickle__CustomPickled(self)
 
 
-def _reduce(pickled: _Pickled) -> Any:
-    """Return the reduction for Numba's own pickler, which remembers what it has pickled, so that a function may refer to itself."""
-    return pickled._reduce()
-
-
-NumbaPickler.dispatch_table[_Pickled] = _reduce
+#: Numba's own pickler remembers what it has pickled, so that a function may refer to itself.
+NumbaPickler.dispatch_table[_Pickled] = _CustomPickled._reduce
 
 
 def reduce_real(real: Any, protocol: Any) -> Any:

@@ -95,9 +95,8 @@ def known_exception(described: bytes, computed: Any) -> BaseException:
 def make_exception(described: Any) -> BaseException:
     """Return the exception to raise, with the line of the kernel in its traceback.
 
-    `described` is an exception, its class, or a tuple of the class, the arguments and the location.
-
-    Raise `TypeError` if the object is not an exception. The class itself may raise any exception.
+    `described` is an exception, its class, or a tuple of the class, the arguments and the location. Raise `TypeError` if the object is not
+    an exception. The class itself may raise any exception.
     """
     location = None
     if type(described) is tuple:

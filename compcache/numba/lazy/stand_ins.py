@@ -121,7 +121,7 @@ def _original_of(value: Any) -> Any:
 
 
 def is_probe(name: str) -> bool:
-    """Return whether tools (pytest, IPython) look for an attribute on any object. No Numba object has such an attribute."""
+    """Return whether an attribute is one that tools (pytest, IPython) look for on every object. No Numba object has such an attribute."""
     return name.startswith(_PROBES)
 
 
@@ -135,14 +135,14 @@ class LazyObject:
 
     Args:
         function: the decorated function.
-        make: returns Numba's decorator when it is called with the module `numba`; None if `_compcache_make` is overridden.
+        options: the options of the decorator.
     """
 
-    __slots__ = ("_function", "_make", "_made", "__weakref__")
+    __slots__ = ("_function", "_made", "_options", "__weakref__")
 
-    def __init__(self, function: Any, make: Any) -> None:
+    def __init__(self, function: Any, options: dict[str, Any]) -> None:
         object.__setattr__(self, "_function", function)
-        object.__setattr__(self, "_make", make)
+        object.__setattr__(self, "_options", options)
         object.__setattr__(self, "_made", None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -150,8 +150,8 @@ class LazyObject:
         return numbas_object(self)(*args, **kwargs)
 
     def _compcache_make(self) -> Any:
-        """Import Numba, create the original, and return it."""
-        return object.__getattribute__(self, "_make")(real_numba())(object.__getattribute__(self, "_function"))
+        """Create the original, and return it. `numbas_object` has imported Numba before."""
+        raise NotImplementedError
 
     def _compcache_attributes(self) -> dict[str, Any]:
         """Return the attributes that code can read. Setting an attribute creates Numba's object, which then has all attributes."""

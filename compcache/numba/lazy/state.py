@@ -11,7 +11,7 @@ from compcache.numba.registered.refusals import NotLazy, examines_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from compcache.numba.fingerprints.fixed_code import CodeIdentity
@@ -124,7 +124,7 @@ def _reason_in_options(decorator: str, options: dict[str, Any]) -> str:
     if options.get("nopython") is False:
         return "the function is declared with nopython=False"
     for name, value in options.items():
-        if name == "locals" and decorator in ("jit", "njit") and type(value) is dict and None not in _type_texts(value).values():
+        if name == "locals" and decorator in ("jit", "njit") and type(value) is dict and _have_texts(value.values()):
             continue
         is_target = name == "target" and decorator in ("vectorize", "guvectorize") and value in _TARGETS
         if (name in _OPTIONS_FOR_NUMBA and value and not is_target) or not _is_plain(value):
@@ -151,15 +151,15 @@ def _reason_in_parameters(function: Any, *, is_plain: bool) -> str:
     return next((text for holds, text in reasons if holds), "")
 
 
-def _type_texts(types: dict[str, Any]) -> dict[str, str | None]:
-    """Return the text of each type, or None for a type that has no text."""
+def _have_texts(types: Iterable[Any]) -> bool:
+    """Return whether all of these are types that have a text."""
     from compcache.numba.registered.type_texts import text_of
 
-    return {name: text_of(type_) for name, type_ in types.items()}
+    return None not in map(text_of, types)
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether the text of an option's value identifies it: of a plain value, or a set or tuple of texts and integers."""
+    """Return whether an option's value is plain, or a set or tuple of texts and integers. Its text then identifies it."""
     if isinstance(value, (set, frozenset, tuple)):
         return all(isinstance(item, (str, int)) for item in value)
     return type(value) in _PLAIN_TYPES

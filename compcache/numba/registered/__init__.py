@@ -1,7 +1,7 @@
-"""Knows what programs register with Numba's compiler.
+"""Finds the registrations of programs with Numba's compiler, and identifies them by content, without Numba.
 
-Finds the registrations for functions, and identifies them without Numba. Also identifies functions and arrays that programs pass by
-address. This file holds the implementations that programs have registered for their own functions with stand-ins for Numba.
+Other files identify the functions and arrays that programs pass by address, and the installed packages that register with Numba. This file
+holds the implementations that programs have registered for their own functions with stand-ins for Numba.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def registered_for(function: Any) -> Registrations | None:
 
 
 def record_copy(function: Any, copy: Any) -> None:
-    """Record that a plain function is a copy of another one, so that what is registered for the function is found for the copy, too."""
+    """Record that `copy` is a copy of a plain function, so that `registered_for` returns the function's registrations for the copy, too."""
     key = id(copy)
     _copies[key] = ref(copy, lambda _: _copies.pop(key, None)), copied_from(function)
 

@@ -95,12 +95,10 @@ _SHIFTS = {_GLOBAL: 1, _ATTRIBUTE: 1 if sys.version_info >= (3, 12) else 0, _SUP
 
 
 def resolve(chain: tuple[str, ...], namespace: dict[str, Any], stops_at: Callable[[Any], bool] | None = None) -> tuple[Any, int]:
-    """Follow a chain of attributes as far as it passes through modules.
+    """Follow a chain of attributes as far as it passes through modules, except modules for which `stops_at` returns True.
 
-    `chain` has the name of a global in `namespace`, and attributes. `stops_at` is a predicate of modules that the chain does not pass
-    through.
-
-    Return the value, or `MISSING` if it does not exist; and the number of names that were followed.
+    `chain` is the name of a global in `namespace`, followed by the names of attributes. Return the value of the last name that was
+    followed, or `MISSING` if the value does not exist; and the number of names that were followed.
     """
     value = namespace.get(chain[0], MISSING)
     if value is MISSING:

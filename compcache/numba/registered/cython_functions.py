@@ -6,6 +6,7 @@ Programs get such an address from `numba.extending.get_cython_function_address`,
 
 from __future__ import annotations
 
+import functools
 import sys
 
 from compcache.globals import register
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["CythonFunction", "describe_ctypes_function", "function_and_signature_of", "function_at"]
 
 _API = "__pyx_capi__"
-_readers: list[Any] = []
 #: The capsules that all modules exported when they were last read, by module; and the functions among the capsules, by address.
 _latest: list[dict[Any, Any]] = [{}, {}]
 
@@ -135,13 +135,10 @@ def _address_in(module: Any, name: str, type_: str) -> int:
     return address
 
 
-def _capsule_readers() -> list[Any]:
+@functools.cache
+def _capsule_readers() -> tuple[Any, Any]:
     """Return the functions of Python's C API that read the name and the pointer of a capsule."""
-    if not _readers:
-        from ctypes import PYFUNCTYPE, c_char_p, c_void_p, py_object, pythonapi
+    from ctypes import PYFUNCTYPE, c_char_p, c_void_p, py_object, pythonapi
 
-        _readers.extend((
-            PYFUNCTYPE(c_char_p, py_object)(("PyCapsule_GetName", pythonapi)),
-            PYFUNCTYPE(c_void_p, py_object, c_char_p)(("PyCapsule_GetPointer", pythonapi)),
-        ))  # fmt: skip
-    return _readers
+    name_of = PYFUNCTYPE(c_char_p, py_object)(("PyCapsule_GetName", pythonapi))
+    return name_of, PYFUNCTYPE(c_void_p, py_object, c_char_p)(("PyCapsule_GetPointer", pythonapi))

@@ -39,9 +39,8 @@ def distributions() -> Iterator[tuple[str, str]]:
 def names_in(directory: str, packages: Collection[str] = ()) -> list[str] | None:
     """Return the names of the metadata in a directory, and of files and directories from which these packages could be imported.
 
-    The result is empty if imports ignore the directory, or None if the path is not a directory.
-
-    Raise `NotLazy` if the directory cannot be read at the moment.
+    The result is empty if imports ignore the directory, or None if the path is not a directory. Raise `NotLazy` if the directory cannot be
+    read at the moment.
     """
     try:
         names = os.listdir(directory or ".")

@@ -97,10 +97,10 @@ def _name_in(type_: Any, serial: str) -> str | None:
 
 
 def rebuild_type(names: dict[str, str], reconstructor: Any, arguments: tuple[Any, ...]) -> Any:
-    """Return an unpickled type, with the serial numbers that jitclasses have in this process. `names` has their names by serial number; the
-    other arguments come from `__reduce__` of the pickled type.
+    """Return an unpickled type, with the serial numbers that jitclasses have in this process.
 
-    Raise `ImportError` if this process lacks a jitclass.
+    `names` has the names of the jitclasses by serial number. The other arguments come from `__reduce__` of the pickled type. Raise
+    `ImportError` if this process lacks a jitclass.
     """
     *others, state = arguments
     serials = {serial: f"#{id(find_jitclass(name)):x}" for serial, name in names.items()}

@@ -118,18 +118,14 @@ def _is_standard_module(top: str) -> bool:
 
     For a module that is not imported, the file that an import would load decides.
     """
-    spec = getattr(sys.modules[top], "__spec__", None) if top in sys.modules else _find_spec(top)
+    from importlib.machinery import PathFinder
+
+    is_known = top in sys.modules or top in sys.builtin_module_names
+    spec = getattr(sys.modules.get(top), "__spec__", None) if is_known else PathFinder.find_spec(top)
     origin = getattr(spec, "origin", None)
     if not isinstance(origin, str):
         return top in sys.builtin_module_names
     return origin in ("built-in", "frozen") or (origin.startswith(_STANDARD + os.sep) and "site-packages" not in origin)
-
-
-def _find_spec(top: str) -> Any:
-    """Return the specification of the file that an import would load, or None if the module is built into Python or does not exist."""
-    from importlib.machinery import PathFinder
-
-    return None if top in sys.builtin_module_names else PathFinder.find_spec(top)
 
 
 def is_made_by_library(function: Any) -> bool:

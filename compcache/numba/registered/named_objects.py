@@ -7,11 +7,12 @@ reaches in the process that loads the code.
 
 from __future__ import annotations
 
+from functools import partial
 from weakref import ref
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from typing import Any
 
 __all__ = ["name_object", "named_objects", "object_named", "present_name"]
@@ -27,24 +28,19 @@ def name_object(value: Any, digest: str) -> str:
     number = 0
     while True:
         name = f"{digest}-{number}"
-        reference = _objects.get(name) or _objects.setdefault(name, ref(value, _make_forget(name, id(value))))
+        reference = _objects.get(name) or _objects.setdefault(name, ref(value, partial(_remove_name, name, id(value))))
         if reference() is value:
             _latest_names[id(value)] = name
             return name
         number += 1
 
 
-def _make_forget(name: str, identity: int) -> Callable[[Any], None]:
-    """Return the function that removes a name when its object is freed."""
-
-    def forget(reference: Any) -> None:
-        """Remove the name, unless another object has it in the meantime."""
-        if _objects.get(name) is reference:
-            del _objects[name]
-        if _latest_names.get(identity) == name:
-            del _latest_names[identity]
-
-    return forget
+def _remove_name(name: str, identity: int, reference: ref[Any]) -> None:
+    """Remove the name of an object that was freed, unless another object has the name in the meantime."""
+    if _objects.get(name) is reference:
+        del _objects[name]
+    if _latest_names.get(identity) == name:
+        del _latest_names[identity]
 
 
 def object_named(name: str) -> Any:

@@ -26,9 +26,8 @@ _import_time = time.time()
 def digest_of_package(name: str) -> str | None:
     """Return the digest of the names, sizes and times of a package's files.
 
-    The result is None if the package has no files, has too many files, or if a file has changed since this process started.
-
-    Raise `Unidentifiable` if a directory or the status of a file cannot be read at the moment.
+    The result is None if the package has no files, has too many files, or if a file has changed since this process started. Raise
+    `Unidentifiable` if a directory or the status of a file cannot be read at the moment.
     """
     if name not in _digests:
         try:
@@ -59,8 +58,8 @@ def _digest_directories(directories: list[str]) -> str | None:
 
 
 def _walk_files(directory: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the files in a directory tree outside of `__pycache__`, each with its status. See `_require_useless` for errors."""
-    for folder, folders, names in os.walk(directory, onerror=_require_useless):
+    """Yield the files in a directory tree outside of `__pycache__`, each with its status. See `_require_ignored` for errors."""
+    for folder, folders, names in os.walk(directory, onerror=_require_ignored):
         folders[:] = sorted(inner for inner in folders if inner != "__pycache__")
         for name in sorted(names):
             path = os.path.join(folder, name)
@@ -68,13 +67,13 @@ def _walk_files(directory: str) -> Iterator[tuple[str, os.stat_result]]:
                 status = os.stat(path)
             except OSError as error:
                 reraise_interrupt(error)
-                _require_useless(error)
+                _require_ignored(error)
             else:
                 yield path, status
 
 
-def _require_useless(error: OSError) -> None:
-    """Return if no import can use the file or directory, like a dangling link. Otherwise raise the exception: it may be readable later."""
+def _require_ignored(error: OSError) -> None:
+    """Return if imports ignore the file or directory, such as a dangling link. Otherwise raise the exception: it may be readable later."""
     if not imports_ignore(error):
         raise error
 

@@ -58,7 +58,7 @@ def external_state_of(value: Any) -> str:
         known_item, known_state = _answers.get(id(item), (None, ""))
         reason = known_state if known_item is item else _find_external_state(item, examined, waiting)
         if not reason and len(examined) > _MAX_VALUES:
-            reason = f"more than {_MAX_VALUES} values, one of them {describe(item)}"
+            reason = f"more than {_MAX_VALUES} values, one of them {_full_name(item)}"
         if reason:
             _answers[id(value)] = value, reason
             return reason
@@ -82,7 +82,7 @@ class _ExternalStateError(Exception):
     """Raised if an object reads external state. The message describes this state."""
 
 
-def describe(value: Any) -> str:
+def _full_name(value: Any) -> str:
     """Return the full name of an object. An object without a name gets the full name of its class."""
     if isinstance(value, types.ModuleType):
         return value.__name__
@@ -136,7 +136,7 @@ def _referenced_objects(value: Any) -> Iterator[Any]:  # noqa: C901 - one branch
         yield value._implementation
     elif isinstance(value, _STATES):
         is_variable = isinstance(value, ContextVar)
-        raise _ExternalStateError(f"the context variable {value.name!r}" if is_variable else f"thread-local data ({describe(value)})")
+        raise _ExternalStateError(f"the context variable {value.name!r}" if is_variable else f"thread-local data ({_full_name(value)})")
     elif not isinstance(value, _PLAIN_TYPES):
         yield type(value)
 
@@ -146,7 +146,7 @@ def _owner_of_c_function(value: Any) -> Iterator[Any]:
     owner = getattr(value, "__objclass__", None) or getattr(value, "__self__", None)
     if owner is None or isinstance(owner, types.ModuleType):
         if not counts_as_pure(module_name_of(value) or "", value.__name__):
-            raise _ExternalStateError(describe(value))
+            raise _ExternalStateError(_full_name(value))
     else:
         yield owner if isinstance(owner, type) else type(owner)
 
@@ -163,16 +163,15 @@ def _objects_read_by_class(cls: type) -> Iterator[Any]:
         if base is not object and not counts_as_pure(base.__module__, base.__qualname__) and not is_plain_error:
             for item in vars(base).values():
                 if isinstance(item, _DESCRIPTORS) and getattr(item, "__name__", "") != "__new__":
-                    raise _ExternalStateError(describe(base))  # the class is written in C
+                    raise _ExternalStateError(_full_name(base))  # the class is written in C
                 yield from functions_in_member(item)
 
 
 def _objects_read_by_function(function: Any) -> Iterator[Any]:
     """Yield the callable defaults of a function, and the objects to which its closure and code refer.
 
-    Of functions that count as pure, and of the `__new__` of named tuples, yield nothing.
-
-    Raise `_ExternalStateError` if the function is not a library's, or reads external state.
+    Yield nothing for functions that count as pure, and for the `__new__` of named tuples. Raise `_ExternalStateError` if the function is
+    not a library's, or reads external state.
     """
     namespace = function.__globals__
     module = namespace.get("__name__")
@@ -181,19 +180,18 @@ def _objects_read_by_function(function: Any) -> Iterator[Any]:
     if str(module).startswith("namedtuple_"):  # the `__new__` of named tuples has its own namespace
         return
     if not is_library_module(module) or reads_external_state(str(module)):
-        raise _ExternalStateError(describe(function))
+        raise _ExternalStateError(_full_name(function))
     yield from filter(callable, (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()))
     yield from [value for _, value in cells_of(function) if value is not MISSING]
-    yield from _objects_read_by_code(function.__code__, namespace, _globals_assigned_in(str(module)), describe(function))
+    yield from _objects_read_by_code(function.__code__, namespace, _globals_assigned_in(str(module)), _full_name(function))
 
 
 def _objects_read_by_code(code: types.CodeType, namespace: dict[str, Any], state: frozenset[str], name: str) -> Iterator[Any]:
     """Yield the objects that a code object and its nested code objects read.
 
-    `state` contains the globals that functions of the module assign. `name` describes the function.
-
-    Raise `_ExternalStateError` if the code reads external state, a global in `state` or an attribute of `NAMESPACE_ATTRIBUTES`, or if it
-    imports a module that is neither imported nor reviewed.
+    `state` contains the globals that functions of the module assign. `name` describes the function. Raise `_ExternalStateError` if the code
+    reads external state, a global in `state` or an attribute of `NAMESPACE_ATTRIBUTES`, or imports a module that is neither imported nor
+    reviewed.
     """
     reads = reads_of(code)
     namespaces = NAMESPACE_ATTRIBUTES.intersection(reads.attributes)

@@ -51,11 +51,8 @@ def examines_program(error_class: type[Unidentifiable]) -> Callable[[Callable[_P
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
-        """Return the function with this conversion of errors."""
-
         @functools.wraps(function)
         def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            """Call the function, and convert errors."""
             try:
                 return function(*args, **kwargs)
             except Unidentifiable:

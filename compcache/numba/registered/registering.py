@@ -112,10 +112,9 @@ def _requirement_text(directory: str, examined: list[str]) -> str:
 def _distribution_digest(directory: str, examined: list[str]) -> str:
     """Return the digest of an installed distribution: of its record, or of its source files if it is editable or has no record.
 
-    Add the paths of the files and directories that were examined to `examined`.
-
-    Raise `NotLazy` if the distribution has neither a record nor a directory of source files, if the directory has more than `_MAX_FILES`
-    files, if `direct_url.json` is not valid, or if a file cannot be read at the moment.
+    Add the paths of the files and directories that were examined to `examined`. Raise `NotLazy` if the distribution has neither a record
+    nor a directory of source files, if the directory has more than `_MAX_FILES` files, if `direct_url.json` is not valid, or if a file
+    cannot be read at the moment.
     """
     paths = [f"{directory}/{file}" for file in ("RECORD", "direct_url.json", "METADATA")]
     examined += paths
@@ -150,9 +149,7 @@ def _digest_of_files(root: str, examined: list[str], variables: set[str]) -> str
     """Return the digest of the code and settings in a file or directory.
 
     Add the paths of the files and directories that were examined to `examined`, and the environment variables that Python code names to
-    `variables`: "" for a variable with a computed name.
-
-    Raise `NotLazy` if there are too many files, or one cannot be read now.
+    `variables`: "" for a variable with a computed name. Raise `NotLazy` if there are too many files, or one cannot be read now.
     """
     state = blake2b(digest_size=16)
     count = 0

@@ -67,12 +67,12 @@ def _text_of_numba_type(value: Any) -> str | None:
 
 
 def _text_of_buffer(value: Any) -> str | None:
-    """Return Numba's text of an array type or of a type of bytes, or None if the text does not say everything about the type."""
+    """Return the text of an array type or of a type of bytes, or None if the text does not say everything about the type."""
     dtype = text_of(value.dtype)
     if dtype is None or not value.aligned or value.layout not in ("A", "C", "F"):
         return None
     if type(value).__name__ == "Bytes":
-        return f"Bytes({dtype}, {value.ndim}, {value.layout!r})"  # Numba has no other kind of these types
+        return f"Bytes({dtype}, {value.ndim}, {value.layout!r})"  # all of these types are read-only
     return array_text(dtype, value.ndim, value.layout, readonly=not value.mutable)
 
 
@@ -83,8 +83,7 @@ def signature_expression(value: Any) -> str | None:
     """
     kind = type(value)
     if kind is str:
-        text: str = value
-        return text
+        return str(value)
     if kind is tuple:
         return _join_types("", value)
     if not is_signature(value):

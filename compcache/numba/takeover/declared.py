@@ -52,11 +52,11 @@ def make_pinned_cache(
 def make_declared_dispatcher(state: State, backend: Backend) -> Any:
     """Make and return Numba's dispatcher of a function with declared signatures. Compile all signatures whose code was not found.
 
-    Record the code for starts without Numba. The dispatcher is added to `unfinished`, from which the caller removes it.
+    Record the code for starts without Numba. The dispatcher is added to `unfinished_dispatchers`, from which the caller removes it.
     """
     entrypoints.init_all()
     dispatcher = lazy_dispatchers.apply_decorator(state)
-    lazy_dispatchers.unfinished[id(state)] = dispatcher
+    lazy_dispatchers.unfinished_dispatchers[id(state)] = dispatcher
     signatures = state.signatures or ()
     dispatcher._cache = make_pinned_cache(state, backend, dispatcher, signatures)
 
@@ -103,8 +103,7 @@ def compile_and_record(state: State, backend: Backend, compile_all: Callable[[],
         return
     except CompcacheError as error:
         name = state.function.__qualname__
-        reason = f"{name} was compiled, but cannot be recorded for starts without Numba: {error}; later starts import Numba"
-        warn(reason)
+        warn(f"{name} was compiled, but cannot be recorded for starts without Numba: {error}; later starts import Numba")
 
 
 def is_key_current(state: State) -> bool:

@@ -13,7 +13,7 @@ from compcache.numba.fingerprints.code_digest import replaced_defaults_reason
 from compcache.numba.fingerprints.fixed_code import CodeIdentity, record_compiled
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.state import lazy_state_of
-from compcache.numba.takeover.lazy_dispatchers import apply_decorator, find_lazy_backend, unfinished
+from compcache.numba.takeover.lazy_dispatchers import apply_decorator, find_lazy_backend, unfinished_dispatchers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,14 +39,14 @@ def real_dispatcher(function: Any) -> Any:
     from numba.core.compiler_lock import global_compiler_lock
 
     with global_compiler_lock:
-        existing = _dispatch.get_real(function) or unfinished.get(id(state))
+        existing = _dispatch.get_real(function) or unfinished_dispatchers.get(id(state))
         if existing is not None:
             return existing
         stand_ins.replace_stand_ins(state.function)
         try:
             dispatcher = _make_dispatcher_with_declared_defaults(state)
         finally:
-            unfinished.pop(id(state), None)
+            unfinished_dispatchers.pop(id(state), None)
         vars(dispatcher).update(function.__dict__)
         object.__setattr__(function, "__dict__", vars(dispatcher))  # so that both have what the program sets on either of them
         return _dispatch.set_real(function, dispatcher)
@@ -68,7 +68,7 @@ def _make_dispatcher_with_declared_defaults(state: State) -> Any:
 
 
 def _make_dispatcher(state: State) -> Any:
-    """Return a new dispatcher of Numba with the overloads that ran before. The caller removes the dispatcher from `unfinished`."""
+    """Return a new dispatcher of Numba with the overloads that ran before. The caller removes it from `unfinished_dispatchers`."""
     # The reasons that the options of the decorator give begin with these words (`_reason_in_options`). If the program requests caching,
     # Numba's own cache would store copies of objects, and would not notice changes of helpers.
     is_left_to_numba = state.reason.startswith("the function is declared") and not state.requests_caching
@@ -80,7 +80,7 @@ def _make_dispatcher(state: State) -> Any:
 
         return make_declared_dispatcher(state, backend)
     dispatcher = apply_decorator(state)
-    unfinished[id(state)] = dispatcher
+    unfinished_dispatchers[id(state)] = dispatcher
     from compcache.numba.dispatch.function_cache import FunctionCache
 
     dispatcher._cache = FunctionCache(backend, dispatcher, state.function, is_requested=state.requests_caching, explains_starts=True)

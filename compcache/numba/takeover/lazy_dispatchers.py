@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from compcache.numba.dispatch import Backend
     from compcache.numba.lazy.state import State
 
-__all__ = ["apply_decorator", "find_lazy_backend", "unfinished"]
+__all__ = ["apply_decorator", "find_lazy_backend", "unfinished_dispatchers"]
 
 #: Unfinished dispatchers by the id of the state. A function that refers to itself needs its dispatcher before the dispatcher is finished.
 #: Numba's compiler lock prevents other threads from reading this table.
-unfinished: dict[int, Any] = {}
+unfinished_dispatchers: dict[int, Any] = {}
 
 
 def apply_decorator(state: State, signatures: Iterable[str] | None = None, *, use_numba_cache: bool = False) -> Any:

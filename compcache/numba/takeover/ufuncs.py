@@ -354,10 +354,9 @@ def _store_loop(
 ) -> tuple[Any, ...] | None:
     """Store the code of a loop that NumPy calls, and return the fields of its record.
 
-    The result is None if the code cannot be linked as an image, or if a constant needs Numba.
-
-    `entry` is the entry of the function that the loop calls, and `info` is Numba's description of the loop. `signature` is only displayed.
-    `kind` becomes part of the entry's name. `is_requested` is whether this process is about to run the loop; then it runs the stored code.
+    The result is None if the code cannot be linked as an image, or if a constant needs Numba. `entry` is the entry of the function that the
+    loop calls, and `info` is Numba's description of the loop. `signature` is only displayed. `kind` becomes part of the entry's name.
+    `is_requested` is whether this process is about to run the loop; then it runs the stored code.
     """
     with global_compiler_lock:
         info.library._ensure_finalized()

@@ -64,10 +64,7 @@ REPLACED = (
     PrivateName("numba.core.codegen:JITCodeLibrary._finalize_specific", _LATE),
     PrivateName("numba.core.codegen:JITCodeLibrary._get_compiled_object", _LATE),
     PrivateName("numba.core.codegen:JITCodeLibrary.get_pointer_to_function", _LATE),
-    PrivateName(
-        "numba.core.serialize:NumbaPickler.reducer_override",
-        "classes and intrinsics are stored in code as the names that they have in their modules",
-    ),
+    PrivateName("numba.core.serialize:NumbaPickler.reducer_override", "classes and intrinsics in code are stored by their names"),
     PrivateName("numba.core.cpu:CPUContext.get_executable", "a function that is being stored runs the stored image"),
 )
 _OPTIONS = "an option of an overload, which is part of its identity"

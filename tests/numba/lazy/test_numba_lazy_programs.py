@@ -555,6 +555,14 @@ def test_settings_of_a_file_are_read_by_numba(tmp_path: Path) -> None:
     assert other.run(lazy, backend=False) == plain
 
 
+def test_threads_are_started_by_numba_if_a_file_has_settings(tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    other = Project(tmp_path)
+    (other.source / ".numba_config.yaml").write_text("num_threads: 1\n")
+    read = "from compcache.numba import get_num_threads\nimport sys\nresult = get_num_threads(), 'numba.core' in sys.modules"
+    assert other.run(read, backend=False) == (1, True)
+
+
 @pytest.mark.parametrize("decorators", ["numba", "compcache.numba"])
 def test_a_file_that_disables_compilation_leaves_plain_functions(tmp_path: Path, decorators: str) -> None:
     pytest.importorskip("yaml")

@@ -78,6 +78,17 @@ def test_types_and_signatures_agree_with_numbas_and_become_these(tmp_path: Path)
     assert Project(tmp_path).run(AGREE, backend=False) == (True, [], True, True, True)
 
 
+def test_a_look_for_protocols_imports_no_numba(tmp_path: Path) -> None:
+    program = """
+import sys
+from compcache.numba import types
+pair = types.UniTuple(types.float64, 2)
+found = [hasattr(value, "__array__") for value in (pair, types.float64(pair))]
+result = found, "numba.core" in sys.modules
+"""
+    assert Project(tmp_path).run(program, backend=False) == ([False, False], False)
+
+
 PROGRAM = """
     import sys, warnings
     import numba as nb
