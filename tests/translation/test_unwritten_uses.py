@@ -81,7 +81,10 @@ _SECTION = _F + (
         _F + _LOAD.format("movq value@GOTPCREL(%rip), $0") + _VALUE,
         _MACROS + _F + _LOAD.format("place va, lue") + _VALUE,
     ],
-    ids=["call", "call of an own function", "another name", "another name of an own function", "composed name", "table", "goto", "section", "variable", "composed variable"],
+    ids=[
+        "call", "call of an own function", "another name", "another name of an own function", "composed name", "table", "goto", "section",
+        "variable", "composed variable",
+    ],
 )
 @pytest.mark.parametrize("level", [0, 2])
 def test_what_assembly_names_is_bound(tmp_path: Path, code: str, level: int) -> None:
