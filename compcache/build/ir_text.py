@@ -17,7 +17,7 @@ from compcache.arch.known import architecture
 from compcache.formats.host import platform_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 __all__ = [
     "ATTACHMENTS", "Assembly", "Definition", "GlobalValue", "GlobalValues", "Head", "add_attributes", "behind_name", "change_lines",
@@ -70,8 +70,10 @@ _PARAMETER_NAME = re.compile(r' %(?:"[^"]*"|[-$.\w]+)\Z')
 _BEFORE_ATTRIBUTES = re.compile(r"(?: (?:local_)?unnamed_addr)?(?: addrspace\(\d+\))?")
 _ASSEMBLY = re.compile(r'^module asm "([^"]*)"', re.MULTILINE)
 _ANY_ASSEMBLY = re.compile(r'^(?:[^"\n]|"[^"\n]*")*? asm(?: [a-z]+)* "([^"]*)"', re.MULTILINE)
-_LABELS = re.compile(r"(?:^|[;\n])\s*((?:[A-Za-z_$.][\w$.]*\s*:\s*)+)")
-_ASSIGNED = re.compile(r"(?:^|[;\n])\s*(?:\.(?:set|equ|comm|lcomm)\s+([A-Za-z_$.][\w$.]*)\s*,|([A-Za-z_$][\w$.]*)\s*=)")
+#: Labels, and assignments of values to names, at the start of statements of top-level assembly.
+_DEFINED = re.compile(
+    r"(?:^|[;\n])\s*(?:((?:[A-Za-z_$.][\w$.]*\s*:\s*)+)|\.(?:set|equ|comm|lcomm)\s+([A-Za-z_$.][\w$.]*)\s*,|([A-Za-z_$][\w$.]*)\s*=)"
+)
 _WORD = re.compile(r"(?<![%\w.])[A-Za-z_$.][\w$.]*")  # no register, and no letter of the local label in `jmp 1f`
 #: An instruction or a directive: the first word of a statement, which is the name of no symbol unless it is assigned or a label.
 _INSTRUCTION = re.compile(r"(?:^|[;\n])\s*(?:[\w.$]+:\s*)*[A-Za-z.][\w.]*(?![\w.$]|\s*[:=])")
@@ -88,10 +90,14 @@ _LINKAGES = {
 _MOST_WORDS = 12
 
 
-class Assembly(NamedTuple):
-    """The names that top-level assembly defines, and all names that occur in assembly, also inline."""
+#: The node of a graph for all assembly of a module. It is not stored, like LLVM's own symbols.
+_ALL_ASSEMBLY = "llvm. asm"
 
-    defined: frozenset[str]
+
+class Assembly(NamedTuple):
+    """The names that top-level assembly defines, with the names between each and the next, and all names in assembly, also inline."""
+
+    defined: Mapping[str, frozenset[str]]
     mentioned: frozenset[str]
 
 
@@ -435,21 +441,29 @@ def read_assembly(text: str) -> Assembly:
     Instructions and registers are left out, as far as their form shows what they are, because functions can have such names.
     """
     if " asm " not in text:
-        return Assembly(frozenset(), frozenset())
+        return Assembly({}, frozenset())
     lines = "\n".join([unquote(line) for line in _ASSEMBLY.findall(text)]) if "module asm" in text else ""
-    words = _WORD.findall(_INSTRUCTION.sub("\n", "\n".join(map(unquote, _templates(text)))))
-    defined = [label.strip() for labels in _LABELS.findall(lines) for label in labels.split(":")]
-    defined += [name for names in _ASSIGNED.findall(lines) for name in names]
-    return Assembly(
-        frozenset([name for name in defined if name and not name.startswith(".")]),
-        frozenset([*words, *[word.lstrip("$") for word in words]]),
-    )
+    defined: dict[str, frozenset[str]] = {}
+    matches = list(_DEFINED.finditer(lines))
+    ends = [*[match.start() for match in matches], len(lines)][1:]
+    for match, end in zip(matches, ends, strict=True):
+        names = [name.strip() for names in match.groups("") for name in names.split(":")]
+        words = _words(lines[match.start() : end]).difference(names)
+        defined.update([(name, words | defined.get(name, words)) for name in names if name and not name.startswith(".")])
+    return Assembly(defined, _words("\n".join(map(unquote, _templates(text)))))
 
 
-def functions_with_assembly(text: str) -> frozenset[str]:
-    """Return the names of the functions of a printed module that contain inline assembly other than barriers."""
+def _words(assembly: str) -> frozenset[str]:
+    """Return the words of assembly that may be names of functions and variables."""
+    words = _WORD.findall(_INSTRUCTION.sub("\n", assembly))
+    return frozenset([*words, *[word.lstrip("$") for word in words]])
+
+
+def functions_with_assembly(text: str) -> dict[str, frozenset[str]]:
+    """Return the functions of a printed module that contain inline assembly other than barriers, with the names in their assembly."""
     bodies = [body for body in function_texts(text) if " asm " in body] if " asm " in text else []
-    return frozenset([references(body)[0] for body in bodies if any(_templates(body) or [body])])
+    templates = {references(body)[0]: _templates(body) or [body] for body in bodies}
+    return {name: _words("\n".join(map(unquote, found))) for name, found in templates.items() if any(found)}
 
 
 def _templates(text: str) -> list[str]:
@@ -472,22 +486,24 @@ def section_bounds(text: str) -> frozenset[str]:
 def with_image_symbols(definitions: dict[str, Definition], text: str) -> dict[str, Definition]:
     """Return global values in which the symbols that assembly or the linker defines are definitions instead of declarations.
 
-    A symbol that assembly defines, and a function with inline assembly, refers to all names in the assembly of the module, because macros
-    and labels connect its parts. A section bound refers to the members of its section.
+    A symbol that assembly defines, and a function with inline assembly, refers to the names in its part of the assembly, and to
+    `_ALL_ASSEMBLY`, which refers to all names in the assembly of the module, because macros and labels connect its parts. A section bound
+    refers to the members of its section.
     """
     assembly, bounds = read_assembly(text), section_bounds(text)
-    mentioned = tuple(sorted(assembly.mentioned & definitions.keys()))
+    mentioned = assembly.mentioned & definitions.keys()
     if not assembly.defined and not bounds and not mentioned:
         return definitions
-    changed = dict(definitions)
-    for name in functions_with_assembly(text):
-        changed[name] = definitions[name]._replace(references=tuple(dict.fromkeys([*definitions[name].references, *mentioned])))
+    changed = {**definitions, _ALL_ASSEMBLY: Definition("variable", "", tuple(sorted(mentioned)))}
+    for name, words in functions_with_assembly(text).items():
+        names = dict.fromkeys([*definitions[name].references, *sorted(words & mentioned), _ALL_ASSEMBLY])
+        changed[name] = definitions[name]._replace(references=tuple(names))
     for name, definition in definitions.items():
         if definition.kind not in ("declaration", "external"):
             continue
         if name in assembly.defined:
             kind = "function" if definition.kind == "declaration" else "variable"
-            changed[name] = Definition(kind, definition.head, tuple([mention for mention in mentioned if mention != name]))
+            changed[name] = Definition(kind, definition.head, (*sorted(assembly.defined[name] & mentioned), _ALL_ASSEMBLY))
         elif name in bounds:
             section = name.split("_", 3)[3]  # of a name like __start_section
             changed[name] = Definition("variable", definition.head, _section_members(definitions, section))

@@ -105,7 +105,7 @@ def make_image(
     references = _resolve_references(obj, entries, weak, imports, libraries)
     if not shared_object:
         from_libraries = [f"{symbol!r} of {os.path.basename(path)}" for symbol, path in references.named.items()]
-        plain, _ = patching.rename_versioned(patching.weaken_undefined(obj, keep=references.always))
+        plain, _ = patching.rename_versioned(patching.weaken_undefined(obj, keep=references.always), imports)
         return _make_object_image(plain, [*needs_linker, *from_libraries])
     write = partial(_write_shared, obj, entries, references, export=export, imports=imports)
     link = partial(_link_shared, obj, entries, references, export=export, imports=imports, libraries=libraries, weak=weak)
@@ -154,13 +154,16 @@ def _link_shared(
 ) -> ModuleImage:  # fmt: skip
     """Return the image that a linker makes. See `shared.make` for the exceptions."""
     _, platform, named, always = references
-    plain, names = patching.rename_versioned(patching.weaken_undefined(obj, keep=[*always, *entries.symbols]))
+    plain, names = patching.rename_versioned(patching.weaken_undefined(obj, keep=[*always, *entries.symbols]), imports)
     tables = [patching.rename_undefined(table_object(entries.table), names)] if entries.table else []
     image, places = shared.make(
-        [plain, *tables, *entries.codes], linker, export=export, platform=platform, named=named, libraries=libraries, imports=imports,
-        may_be_missing=weak,
+        [plain, *tables, *entries.codes], linker, export=export, platform=platform, named=named, libraries=libraries,
+        imports=[names.get(symbol, symbol) for symbol in imports], may_be_missing=weak,
     )  # fmt: skip
-    return ModuleImage(image, shared.KIND, places, shared.requires(image), linker)
+    former = {new: symbol for symbol, new in names.items()}
+    return ModuleImage(
+        image, shared.KIND, {former.get(name, name): place for name, place in places.items()}, shared.requires(image), linker
+    )
 
 
 def _write_or_link(write: Callable[[], ModuleImage], link: Callable[[Linker], ModuleImage]) -> ModuleImage:

@@ -11,6 +11,7 @@ time. A call through a variable requires the features of the called functions th
 
 from __future__ import annotations
 
+from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build.ir_text import functions_with_assembly, lines_from, passes_vectors, read_functions
@@ -22,7 +23,7 @@ from compcache.targets.cpu_table import basic_features, table_of
 from compcache.targets.used_features import function_features, target_attributes, used_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from compcache.arch.architecture import CodeReader
     from compcache.build.exports import Export
@@ -67,10 +68,11 @@ def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str
     """
     functions = {export.symbol: _aliased_function(code, export.symbol) for export in exports}
     used_by_symbol = _used_by_functions(code.object)
+    used = cache(partial(used_by, code.text))
     if used_by_symbol is None or has_module_assembly(code.text) or passes_vectors(code.text):
-        all_features = used_by(code.text, machine.requires) | (machine.requires & machine.explicit)
-        return {symbol: all_features | used_by(code.text, code.allowed.get(name, all_features)) for symbol, name in functions.items()}
-    own_requirements = _own_requirements(code, used_by_symbol, machine)
+        all_features = used(machine.requires) | (machine.requires & machine.explicit)
+        return {symbol: all_features | used(code.allowed.get(name, all_features)) for symbol, name in functions.items()}
+    own_requirements = _own_requirements(code, used, used_by_symbol, machine)
     reached = _ReachedFeatures(code, own_requirements, code.allowed, machine.requires)
     # No definition tells who calls this code, so all exports require its features.
     unnamed_features = frozenset[str]().union(*[features for name, features in own_requirements.items() if name not in code.definitions])
@@ -78,8 +80,12 @@ def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str
     return {symbol: at_start | reached.of(name) for symbol, name in functions.items()}
 
 
-def _own_requirements(code: Code, used_by_symbol: Mapping[str, _Features], machine: Machine) -> dict[str, _Features]:
+def _own_requirements(
+    code: Code, used: Callable[[_Features], _Features], used_by_symbol: Mapping[str, _Features], machine: Machine
+) -> dict[str, _Features]:
     """Return the features that the machine code of each function requires, and those that they imply, without those of all processors.
+
+    `used` returns the features that the code may use, out of those that it is given.
 
     A feature of `_READ_OTHERWISE` counts only if the compiler was allowed to use it. Inline assembly hides features, so a function with
     inline assembly requires all features that the compiler was allowed to use in it.
@@ -92,7 +98,7 @@ def _own_requirements(code: Code, used_by_symbol: Mapping[str, _Features], machi
     for name, features in used_by_symbol.items():
         allowed = code.allowed.get(name, machine.requires)
         if name in with_assembly:
-            required[name] = used_by(code.text, allowed) - basic
+            required[name] = used(allowed) - basic
             continue
         certain = features - (_READ_OTHERWISE - allowed)
         if certain not in required_by_features:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import llvmlite.binding as llvm
 import pytest
-from helpers import adder, caller
+from helpers import adder, caller, run_fresh
 from inlined_programs import FOLLOWED, follow
 
 from compcache import Cache, CompileError, ModuleSource, SignatureError, SignatureMismatchError, UndefinedSymbolError
@@ -226,14 +226,27 @@ def test_names_with_versions_are_shared_objects(
     assert cache.realizations(name)[0].image_kind == "shared"
 
 
+@pytest.mark.parametrize("linker", ["none", "ld", pytest.param("ld.lld", marks=pytest.mark.slow), "mold"])
+def test_imports_with_versions_in_their_names_are_bound(tmp_path: Path, linker: str) -> None:
+    if linker != "none" and shutil.which(linker) is None:
+        pytest.skip(f"{linker} is not installed")
+    script = f"""
+    from compcache import Cache, ModuleSource
+    cache = Cache(directory)
+    cache.add_modules([ModuleSource({VERSIONED["k@1"]!r}), ModuleSource({caller("top", "k").replace("@k", '@"k@1"')!r})])
+    result = cache.get_target("top")(5), cache.realizations("top")[0].image_kind
+    """
+    assert run_fresh(tmp_path, script, COMPCACHE_LINKER=linker) == (6, "shared")
+
+
 def test_renaming_gives_each_symbol_a_name_of_its_own() -> None:
     text = "".join(adder("x", n).replace("@x", f'@"{name}"') for n, name in enumerate(["a@b", "a@@b", "a.b", "a..b", "xa@b"]))
     obj = codegen.run(lambda context: emit(codegen.parse(text, context)))
-    renamed, new_names = patching.rename_versioned(obj)
+    renamed, new_names = patching.rename_versioned(obj, ())
     names = [name for section in reading.code_sections(renamed) for _, _, name in section.functions]
     assert sorted(names) == ["a..b", "a..b.0", "a.b", "a.b.0", "xa.b"]
     assert sorted(new_names) == ["a@@b", "a@b", "xa@b"]
-    assert patching.rename_versioned(renamed) == (renamed, {})
+    assert patching.rename_versioned(renamed, ()) == (renamed, {})
 
 
 @pytest.mark.skipif(shutil.which("clang") is None, reason="there is no clang")

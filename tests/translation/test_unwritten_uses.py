@@ -29,6 +29,7 @@ _CALL = (
 )
 _F = "define i64 @f(i64 %x) {\n"
 _INNER = "define i64 @inner(i64 %x) {\n  %r = call i64 @helper(i64 %x)\n  ret i64 %r\n}\ndeclare i64 @helper(i64)\n"
+_HIDDEN = _INNER.replace("define i64 @inner", "define hidden i64 @inner")
 _VALUE = '@value = external global i64\n@llvm.used = appending global [1 x ptr] [ptr @value], section "llvm.metadata"\n'
 _LOAD = '  %p = call ptr asm sideeffect "{}", "={{ax}}"()\n  %r = load i64, ptr %p\n  ret i64 %r\n}}\n'
 _MACROS = """\
@@ -72,6 +73,7 @@ _SECTION = _F + (
         _F + _CALL.format("call helper@PLT") + _DECLARED,
         _F + _CALL.format("call inner@PLT") + _INNER,
         'module asm ".set other, helper"\n' + _F + _CALL.format("call other@PLT") + _DECLARED,
+        'module asm ".set other, inner"\n' + _F + _CALL.format("call other@PLT") + _HIDDEN,
         _MACROS + _F + _CALL.format("join hel, per") + _DECLARED,
         _TABLE + _DECLARED,
         _GOTO + _DECLARED,
@@ -79,7 +81,10 @@ _SECTION = _F + (
         _F + _LOAD.format("movq value@GOTPCREL(%rip), $0") + _VALUE,
         _MACROS + _F + _LOAD.format("place va, lue") + _VALUE,
     ],
-    ids=["call", "call of an own function", "another name", "composed name", "table", "goto", "section", "variable", "composed variable"],
+    ids=[
+        "call", "call of an own function", "another name", "another name of an own function", "composed name", "table", "goto", "section",
+        "variable", "composed variable",
+    ],
 )
 @pytest.mark.parametrize("level", [0, 2])
 def test_what_assembly_names_is_bound(tmp_path: Path, code: str, level: int) -> None:
@@ -195,6 +200,18 @@ def test_instructions_and_registers_are_no_uses(tmp_path: Path) -> None:
     result = cache.get_target("f")(1)
     """
     assert run_fresh(tmp_path, script) == 17
+
+
+def test_functions_with_assembly_keep_their_own_names(cache: Cache) -> None:
+    """Each also knows all names in the assembly of its module, but these take no place in the graph."""
+    names = [f"helper{number}" for number in range(20)]
+    used = f'@llvm.used = appending global [20 x ptr] [{", ".join(f"ptr @{name}" for name in names)}], section "llvm.metadata"\n'
+    code = "".join(
+        f"define i64 @by_{name}(i64 %x) {{\n{_CALL.format(f'call {name}@PLT')}declare i64 @{name}(i64)\n" for name in names
+    )
+    cache.add_modules([ModuleSource(_HELPER.replace("helper", name)) for name in names])
+    cache.add_module(ModuleSource(code + used, imports=names))
+    assert {name: cache.dependencies(f"by_{name}", transitive=False) for name in names} == {name: (name,) for name in names}
 
 
 def test_text_that_mentions_assembly_often_takes_little_memory(tmp_path: Path) -> None:

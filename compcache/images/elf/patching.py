@@ -69,13 +69,15 @@ def hide_symbols(data: bytes, keep: Collection[str] = ()) -> bytes:
     return _apply_edits(data, edits)
 
 
-def rename_versioned(data: bytes) -> tuple[bytes, dict[str, str]]:
-    """Rename the definitions whose names contain ``@`` (``k@1``, ``vcall@@16``, `.symver`). Return the changed object and the new names.
+def rename_versioned(data: bytes, imports: Collection[str]) -> tuple[bytes, dict[str, str]]:
+    """Rename definitions and `imports` whose names contain ``@`` (``k@1``, ``vcall@@16``, `.symver`).
+
+    Return the changed object and the new names.
 
     Linkers read the part after ``@`` as a version, and require a script that defines it. A new name is never in use by another symbol.
     The new names are in a copy of the string table at the end of the file. Raise `FormatError` for a malformed file.
     """
-    symbols = [symbol for symbol in parts.object_symbols(data) if "@" in symbol.name and symbol.defined]
+    symbols = [symbol for symbol in parts.object_symbols(data) if "@" in symbol.name and (symbol.defined or symbol.name in imports)]
     used_names = {symbol.name for symbol in parts.object_symbols(data)} if symbols else set()
     names = {symbol.name: _add_free_name(symbol.name.replace("@", "."), used_names) for symbol in symbols}
     return _rename_symbols(data, [(symbol, names[symbol.name]) for symbol in symbols]), names

@@ -239,8 +239,6 @@ _VISIBILITIES = frozenset((0, 2, 3))
 def _check_symbol(symbol: parts.Symbol, count: int) -> None:
     """Raise `FormatError` if a symbol is of a kind that needs a linker, or is in a section that does not exist."""
     _, name, _, info, other, section, _, _ = symbol
-    if "@" in name and section == _SHN_UNDEF:
-        raise FormatError(f"the undefined symbol {name!r} has a version in its name, which only linkers support")
     if info >> 4 > _STB_WEAK:
         raise FormatError(f"the symbol {name!r} has the binding {info >> 4}, which only linkers support")
     if info & 0xF not in _TYPES:

@@ -138,8 +138,12 @@ def _needed_symbol(symbol: Symbol, optional: Collection[str], providers: Mapping
     """Return the request for a symbol of another image.
 
     Symbols in `optional` become weak, except thread-local symbols, for which null has no meaning.
+
+    Raise `FormatError` if the name contains a version.
     """
     name = symbol.name
+    if "@" in name:
+        raise FormatError(f"the undefined symbol {name!r} has a version in its name, which only linkers support")
     is_weak = symbol.binding == STB_WEAK or (name in optional and symbol.type != STT_TLS)
     return NeededSymbol(name, is_weak, symbol.type, *providers.get(name, ("", "")))
 
