@@ -104,7 +104,7 @@ def replace_large_variables(module: Any, context: Any, size: int, check: Callabl
 
 
 def with_data(obj: bytes, data: Mapping[str, bytes]) -> bytes:
-    """Return the object with the values that were removed from its module: `data`, by section. Raise `FormatError` if it is not valid."""
+    """Return an object with the values that were removed from its module: `data`, by section. Raise `FormatError` if it is malformed."""
     return with_sections(obj, data) if data else obj
 
 
