@@ -353,18 +353,12 @@ def change_lines(text: str, start: str, change: Callable[[str], str]) -> str:
 
 def _line_bounds(text: str, start: str) -> Iterator[tuple[int, int]]:
     """Yield the bounds of the lines that begin with this text. Searching the text is much faster than examining each line."""
-    line_start = 0 if text.startswith(start) else _next_line_start(text, start, 0)
+    line_start = 0 if text.startswith(start) else text.find("\n" + start) + 1 or None
     while line_start is not None:
         end = text.find("\n", line_start)
         end = len(text) if end < 0 else end
         yield line_start, end
-        line_start = _next_line_start(text, start, end)
-
-
-def _next_line_start(text: str, start: str, position: int) -> int | None:
-    """Return the start of the next line that begins with this text, after a position, or None if there is no such line."""
-    line_end = text.find("\n" + start, position)
-    return None if line_end < 0 else line_end + 1
+        line_start = text.find("\n" + start, end) + 1 or None
 
 
 def lines_of_variables(text: str) -> str:
@@ -505,15 +499,10 @@ def with_image_symbols(definitions: dict[str, Definition], text: str) -> dict[st
             kind = "function" if definition.kind == "declaration" else "variable"
             changed[name] = Definition(kind, definition.head, (*sorted(assembly.defined[name] & mentioned), _ALL_ASSEMBLY))
         elif name in bounds:
-            section = name.split("_", 3)[3]  # of a name like __start_section
-            changed[name] = Definition("variable", definition.head, _section_members(definitions, section))
+            attribute = f' section "{name.split("_", 3)[3]}"'  # of a name like __start_section
+            members = tuple([member for member, other in definitions.items() if attribute in other.head])
+            changed[name] = Definition("variable", definition.head, members)
     return changed
-
-
-def _section_members(definitions: dict[str, Definition], section: str) -> tuple[str, ...]:
-    """Return the names of the global values in a section."""
-    attribute = f' section "{section}"'
-    return tuple([name for name, definition in definitions.items() if attribute in definition.head])
 
 
 def leading_type(text: str) -> str:

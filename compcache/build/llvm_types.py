@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from compcache.build.ir_text import split_at
+from compcache.build.ir_text import lines_from, split_at
 from compcache.images.elf.parts import align_up
 
-__all__ = ["Type", "Types", "split_type", "split_words"]
+__all__ = ["Type", "Types", "named_types", "split_type", "split_words"]
 
 _NAME = r'(?:"[^"]*"|[-$._A-Za-z0-9]+)'
-_NAMED_TYPE = re.compile(rf"^(%{_NAME}) = type ([^\n]*)$", re.MULTILINE)
+_NAMED_TYPE = re.compile(rf"(%{_NAME}) = type (.*)")
 _LAYOUT = re.compile(r'^target datalayout = "([^"]*)"', re.MULTILINE)
 _NOT_WORDS = re.compile(r"[^A-Za-z0-9._ ]")
 _FLOATS = {"half": ("f16", 2), "bfloat": ("bf16", 2), "float": ("f32", 4), "double": ("f64", 8), "fp128": ("f128", 16),
@@ -98,14 +98,9 @@ class Types:
             name, size = _FLOATS[word]
             return Type(size, size, (name,))
         if word[0] == "%":
-            return self.read(self._named_types().get(word, "opaque"))
+            self._named = named_types(self._text) if self._named is None else self._named
+            return self.read(self._named.get(word, "opaque"))
         return Type(-1, 1, (_without_separators(word),))
-
-    def _named_types(self) -> dict[str, str]:
-        """Return the definitions of the named types of the module, parsed once."""
-        if self._named is None:
-            self._named = dict(_NAMED_TYPE.findall(self._text)) if " = type " in self._text else {}
-        return self._named
 
     def _read_structure(self, text: str, position: int, *, packed: bool) -> tuple[Type, int]:
         """Return the structure whose first member is at a position, and the position after the structure.
@@ -142,6 +137,11 @@ class Types:
         size = part.size * count if part.size >= 0 else -1
         pieces = part.pieces * count if count * len(part.pieces) <= _MOST_PIECES else (f"memory{size}",)
         return Type(size, part.align, pieces, is_aggregate=True), end + 1
+
+
+def named_types(text: str) -> dict[str, str]:
+    """Return the definitions of the named types in a printed module, by their names with ``%``."""
+    return {match[1]: match[2] for line in lines_from(text, "%") if (match := _NAMED_TYPE.fullmatch(line))}
 
 
 def _without_separators(text: str) -> str:

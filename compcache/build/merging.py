@@ -13,7 +13,8 @@ import re
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
-from compcache.build.ir_text import add_attributes, lines_from, parse_head, quote, references, split_at
+from compcache.build.ir_text import add_attributes, lines_from, parse_head, quote, references
+from compcache.build.llvm_types import named_types, split_words
 from compcache.interrupts import suppress
 from compcache.llvm import llvm
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 __all__ = [
-    "declared_promises", "expand_types", "link_modules", "named_types", "plain_declarations", "without_tbaa_of_calls",
+    "declared_promises", "expand_types", "link_modules", "plain_declarations", "without_tbaa_of_calls",
 ]  # fmt: skip
 
 #: The root of the types that flang writes for one function, and an attachment of types. Attachments are at the end of a line.
@@ -41,7 +42,6 @@ _CALLED = re.compile(
     r"amdgpu_kernel|\w+_func|zeroext|signext|noext|inreg|byval|byref|sret|nest|inalloca|preallocated|swiftself|swifterror|swiftasync|elementtype)(?:\(|\Z)"
 )
 _TYPE_NAME = re.compile(r'%(?:"[^"]*"|[-$._A-Za-z0-9]+)')
-_TYPE_LINE = re.compile(rf"({_TYPE_NAME.pattern}) = type (.*)")
 
 
 def without_tbaa_of_calls(text: str) -> str:
@@ -108,11 +108,6 @@ def _unite_declarations(lines: list[str]) -> str:
     return first.replace(_OPTIONAL, "declare ", 1).removesuffix(suffix) + add_attributes(suffix, added)
 
 
-def named_types(text: str) -> dict[str, str]:
-    """Return the definitions of the named types in a printed module, by their names with ``%``."""
-    return {match[1]: match[2] for line in lines_from(text, "%") if (match := _TYPE_LINE.fullmatch(line))}
-
-
 def expand_types(text: str, types: Mapping[str, str]) -> str:
     """Replace named types by their definitions. Raise `ValueError` for a type that is opaque or unknown, or that contains itself."""
     inner_names: dict[str, list[str]] = {}
@@ -138,7 +133,8 @@ def _attribute_groups(text: str) -> dict[str, list[str]]:
 def _split_declaration(line: str, groups: Mapping[str, list[str]], types: Mapping[str, str] | None = None) -> tuple[str, list[str]]:
     """Return the line of a declaration without the attributes that promise something, and these attributes.
 
-    With `types`, the line has these definitions instead of named types. Raise `ValueError` for a type that cannot be expanded.
+    With `types`, the line has these definitions instead of named types. Raise `ValueError` for a type that cannot be expanded. See
+    `parse_head` for other reasons.
     """
     head = parse_head(line.removeprefix("declare "))
     promises: list[str] = []
@@ -157,7 +153,7 @@ def _without_promises(text: str, promises: list[str]) -> str:
     if " " not in text:
         return text
     kept: list[str] = []
-    words = iter([word.strip() for word in split_at(text, " ") if word.strip()])
+    words = iter(split_words(text))
     for word in words:
         whole = f"align {next(words, '')}" if word == "align" else word
         is_promise = "byval(" not in text if word == "align" else _WORD.match(word) and not _CALLED.match(word)

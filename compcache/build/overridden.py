@@ -19,7 +19,7 @@ from compcache.build.pic import ADDRESS_OF, ALIAS, FUNCTION_TYPE, NAME, WORDS
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["weak_definitions", "with_bodies_for_aliases", "without_overridden"]
+__all__ = ["weak_definitions", "with_bodies_for_aliases", "without_comdat", "without_overridden"]
 
 _WEAK = r'(?:weak|linkonce|weak_odr(?!(?:[^"\n]|"[^"\n]*")*? comdat))'
 _FUNCTION = re.compile(rf'^define {_WEAK} ((?:[^@"\n]|"[^"\n]*")*)({NAME})\(([^\n]*)$', re.MULTILINE)
@@ -96,7 +96,7 @@ class _Rewriting:
         head, types, result, _ = read_head(f"{words}{match[2]}({match[3]}")
         declaration = f"declare {words}{match[2]}({', '.join(map(without_name, head.parameters))})"
         body = self._move_body(match[2], match[1], f"{result} ({', '.join(types)})", declaration)
-        return f"define internal {words}{body}({_without_comdat(match[3])}"
+        return f"define internal {words}{body}({without_comdat(match[3])}"
 
     def _replace_variable(self, match: re.Match[str]) -> str:
         """Return the line of an overridden variable as that of an internal one, and add its replacement; leave other variables."""
@@ -104,7 +104,7 @@ class _Rewriting:
             return match[0]
         words, value_type = _VISIBILITY_WORDS.sub("", match[2]) + match[3], split_type(split_words(match[4]))[0]
         body = self._move_body(match[1], match[2], value_type, f"{match[1]} = external {words} {value_type}")
-        return f"{body} = internal {words} {_without_comdat(match[4])}"
+        return f"{body} = internal {words} {without_comdat(match[4])}"
 
     def _move_body(self, token: str, words: str, value_type: str, declaration: str) -> str:
         """Return the reference to the body of the definition `token`, and add the declaration or alias that replaces it."""
@@ -123,6 +123,6 @@ class _Rewriting:
         return ""
 
 
-def _without_comdat(text: str) -> str:
-    """Return the part of a definition's line behind its name without its comdat."""
-    return _COMDAT.sub(lambda match: match[1] or "", text)
+def without_comdat(text: str) -> str:
+    """Return a definition's line, or the part behind its name, without its comdat."""
+    return _COMDAT.sub(r"\1", text)

@@ -45,7 +45,8 @@ _THREAD_LOCAL = re.compile(rf"^({NAME}) = {WORDS}thread_local\b", re.MULTILINE)
 _MODEL = re.compile(rf"^({NAME} = {WORDS}thread_local)\((?:localexec|initialexec|localdynamic)\)", re.MULTILINE)
 #: A difference of two addresses in an initializer. Only the linker of an image that defines both can compute it.
 _DIFFERENCE = re.compile(rf"\bsub \(i64 ptrtoint \(ptr ({NAME}) to i64\), i64 ptrtoint \(ptr ({NAME}) to i64\)\)")
-#: The flag of code that was compiled for an executable. In such code, thread-local variables have fixed distances.
+#: The flag of code that was compiled for an executable. In such code, thread-local variables have fixed distances. Strings in code contain
+#: no plain quotes, so only metadata matches.
 _PIE_LEVEL = re.compile(r'(!"PIE Level", i32) [12]\b')
 _LIST = re.compile(r"^@llvm\.global_(ctors|dtors) = appending global [^\n]*$", re.MULTILINE)
 _ITEM = re.compile(rf"\{{ i32 (\d+), ptr ({NAME}), ptr ({NAME}|null) \}}")
@@ -144,12 +145,7 @@ def for_shared_object(text: str) -> str:
         return text
     for start in ("@", "declare "):
         text = change_lines(text, start, _for_shared_object)
-    return change_lines(text, "!", _without_pie) if "PIE Level" in text else text
-
-
-def _without_pie(line: str) -> str:
-    """Return a line of metadata with the PIE level 0, because the code becomes part of a shared object."""
-    return _PIE_LEVEL.sub(r"\1 0", line) if "PIE Level" in line else line
+    return _PIE_LEVEL.sub(r"\1 0", text) if "PIE Level" in text else text
 
 
 def _for_shared_object(line: str) -> str:
@@ -303,10 +299,10 @@ def _with_call_at_start(body: str, value: str, call: str) -> str:
 
 
 def shared_thread_locals(variables: str) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-    """Return the visible thread-local variables of a printed module: those that it declares or defines, and those that linkers merge.
+    """Return the thread-local variables that a printed module shares with others, in three sets: declared, defined, and merged by linkers.
 
-    The last are those under the one-definition rule of C++, except those with aliases, which would mean another copy. `variables` are the
-    lines of the module's variables.
+    Merged ones are under the one-definition rule of C++. Those with aliases are left out, because an alias would mean another copy.
+    `variables` are the lines of the module's variables.
     """
     if "thread_local" not in variables:
         return frozenset(), frozenset(), frozenset()

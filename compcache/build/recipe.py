@@ -92,14 +92,12 @@ def read_recipe(section: bytes, read_record: Callable[[int], bytes]) -> Recipe:
         version, level, rows, slots, offsets, libraries, code = unpack(packed)
         if version != _VERSION:
             raise FormatError(f"the module's recipe has version {version}, but this release reads version {_VERSION}: add the module again")
-        exports = tuple([_restore_export(*row) for row in rows])
+        exports = tuple([
+            Export(name, symbol, None if signature is None else Signature.parse(signature), bool(nogil), shown, link_only)
+            for name, symbol, signature, nogil, shown, link_only in rows
+        ])  # fmt: skip
         storage = {name: _read_global(read_record(offset)) for name, offset in offsets.items()}
         return Recipe(code or optimized, not code, int(level), exports, dict(slots), storage, tuple(libraries))
-
-
-def _restore_export(name: str, symbol: str, signature: str | None, nogil: bool, shown: str | None, link_only: str) -> Export:
-    """Return an export from its fields in a recipe (`Export`). Raise `SignatureError` if the signature cannot be parsed."""
-    return Export(name, symbol, None if signature is None else Signature.parse(signature), bool(nogil), shown, link_only)
 
 
 def _read_global(payload: bytes) -> Any:

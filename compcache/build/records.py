@@ -218,7 +218,7 @@ def symbol_nodes(
 
 
 def _node_kind(name: str, definition: Definition, resolution: Resolution) -> tuple[str, str | None]:
-    """Return the kind of a symbol in the call graph, and the name of an import or a global outside the module, otherwise None."""
+    """Return the kind of a symbol in the call graph, and the func_name of an import or the name of a global; otherwise None."""
     if definition.kind != "variable" and (name in resolution.slots or name in resolution.imports):
         return "import", resolution.slots.get(name) or resolution.imports[name]
     if name in resolution.storage:

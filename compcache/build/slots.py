@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build.ir_text import add_attributes, change_lines, parse_head, quote, references, symbol_counts, target_text, without_name
+from compcache.build.llvm_types import split_words
 from compcache.build.pic import ADDRESS_OF
 from compcache.build.source import check_name
 from compcache.errors import CompileError, GlobalValidationError, SignatureMismatchError, UndefinedSymbolError
@@ -123,8 +124,6 @@ def _as_tuple(names: Any) -> tuple[str, ...]:
 @cache
 def _attributes_are_of_functions() -> bool:
     """Return whether this version of llvmlite adds attributes to functions. Older versions add them to results, which is invalid."""
-    from compcache.llvm import llvm
-
     probe = llvm.parse_assembly("declare i64 @probe(i64)", llvm.create_context())
     probe.get_function("probe").add_function_attribute("nonlazybind")
     return "nonlazybind" not in str(probe).partition("@")[0]
@@ -508,11 +507,6 @@ def undefined_symbols_error(
         unused: the symbols that `imports=` or `globals=` names, and that the module does not use.
         defined: the symbols of `unused` that the module or its group defines.
     """
-    return UndefinedSymbolError(_undefined_message(missing, unused, functions, defined), symbols=missing, unused=unused)
-
-
-def _undefined_message(missing: list[str], unused: Collection[str], functions: Collection[str], defined: Collection[str]) -> str:
-    """Return the error message for symbols that nothing provides, and for names of `imports=` or `globals=` without a use."""
     parts = []
     if len(missing) == 1:
         parts.append(
@@ -528,7 +522,7 @@ def _undefined_message(missing: list[str], unused: Collection[str], functions: C
     ):
         if names:
             parts.append(f"imports= or globals= names {join_first(map(_describe_symbol, sorted(names)), _MOST_SHOWN)}, {problem}")
-    return ("\n" if len(missing) > 1 else "; ").join(parts)
+    return UndefinedSymbolError(("\n" if len(missing) > 1 else "; ").join(parts), symbols=missing, unused=unused)
 
 
 def _advice_on_symbol(name: str, *, is_function: bool) -> str:
@@ -654,7 +648,7 @@ def _thunk_text(name: str, line: str, function_type: str) -> str:
     """
     head = parse_head(line.partition(" ")[2])
     prefix = " ".join(word for word in head.prefix.split(" ") if word not in _LINKAGE_WORDS)
-    result = function_type[: _parameters_start(function_type)].rstrip()
+    result = function_type.removesuffix(split_words(function_type)[-1]).rstrip()  # without the parameters
     call_prefix = prefix.removesuffix(result).strip()
     parameters = map(without_name, head.parameters)
     arguments = [type_text if type_text == "..." else f"{type_text} %a{number}" for number, type_text in enumerate(parameters)]
@@ -668,13 +662,3 @@ def _thunk_text(name: str, line: str, function_type: str) -> str:
         f"  {back}",
         "}",
     ])  # fmt: skip
-
-
-def _parameters_start(function_type: str) -> int:
-    """Return the position of the parameter list of a function type. Raise `ValueError` for another type."""
-    depth = 0
-    for index in range(len(function_type) - 1, -1, -1):
-        depth += {")": 1, "(": -1}.get(function_type[index], 0)
-        if depth == 0:
-            return index
-    raise ValueError(f"the LLVM type is not a function type: {function_type!r}")

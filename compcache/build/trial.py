@@ -205,7 +205,7 @@ def main() -> int:
     _set_limits(Limits(*limits))
 
     def translate(context: Any) -> None:
-        """Parse, optimize and emit the code, as the parent process will; only parse it if the target is null.
+        """Parse, optimize and emit the code, as the parent process will.
 
         Raise `CompileError` if LLVM rejects the code, or `IncompatibleTargetError` if it is for another platform.
         """
@@ -236,7 +236,3 @@ def _set_limits(limits: Limits) -> None:
             limit = getattr(resource, name)  # by name, because type checkers know these limits only on some systems
             hard_limit = resource.getrlimit(limit)[1]
             resource.setrlimit(limit, (value if hard_limit == resource.RLIM_INFINITY else min(value, hard_limit), hard_limit))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

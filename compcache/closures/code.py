@@ -15,6 +15,7 @@ from compcache.build import codegen
 from compcache.build.inlining.imported import Inlined
 from compcache.build.ir_text import leading_type, parse_head, quote, referenced_name, references, target_text, without_name
 from compcache.build.merging import link_modules, plain_declarations, without_tbaa_of_calls
+from compcache.build.overridden import without_comdat
 from compcache.build.pic import ALIAS
 from compcache.build.slots import restore_resolution
 from compcache.closures.parts import Copies, copies_of, without_static_runtime
@@ -39,7 +40,6 @@ __all__ = ["Closure", "Linked", "Part", "link_code", "moving_modules", "read_par
 _EXTERNAL, _INTERNAL, _WEAK = "external", "internal", "external_weak"
 #: The suffix for definitions that are not copied, until LLVM drops them.
 _HOME = ".home"
-_COMDAT = re.compile(r',? comdat(?:\(\$(?:"[^"]*"|[-$._A-Za-z0-9]+)\))?|("[^"]*")')  # strings and quoted names (the group) stay
 _WORDS = re.compile(
     r"\b(?:private|internal|available_externally|linkonce|linkonce_odr|weak|weak_odr|external|dso_local|dso_preemptable|hidden|protected"
     r"|default) "
@@ -394,13 +394,13 @@ def _with_shared_definitions(text: str, homes: set[str]) -> str:
         if line.startswith("$"):
             continue
         if line.startswith("define "):
-            line = _COMDAT.sub(r"\1", line)  # noqa: PLW2901 - the same line
+            line = without_comdat(line)  # noqa: PLW2901 - the same line
             name = references(line)[0]
             if name in homes:
                 declared.append(_declaration(name, line))
                 line = line.replace(f"@{quote(name)}(", f"@{quote(name + _HOME)}(", 1)  # noqa: PLW2901
         elif line.startswith("@"):
-            line = _COMDAT.sub(r"\1", line)  # noqa: PLW2901
+            line = without_comdat(line)  # noqa: PLW2901
             token = f"@{quote(references(line)[0])}"
             definition = line[len(token) + len(" = ") :]
             match = _VARIABLE.match(definition)

@@ -239,11 +239,6 @@ class Segment:
         self._tables = self._texts = None
 
 
-def _order_of_segment(name: str) -> tuple[int, str]:
-    """Return the sort key of a segment by its name: the highest level, which is the largest, is first."""
-    return -int(name[:2]), name
-
-
 def _is_segment_name(name: str, suffix: str) -> bool:
     """Return whether a file name is a segment's: two digits for the level, a dash, a digest in hexadecimal, and the suffix."""
     level, dash, file_name = name[:2], name[2:3], name[3:]
@@ -339,7 +334,8 @@ class Index:
         open_names = {segment.name for segment in self._segments or ()}
         names = {name for name in present_names if name in open_names or _is_segment_name(name, self.suffix)}
         self.unfinished = len(names) < len(present_names) and any(name.endswith(self.suffix + "-part") for name in present_names)
-        return sorted(names.difference(self.damaged, self.ignored), key=_order_of_segment)
+        # The highest level, which is the largest, is first.
+        return sorted(names.difference(self.damaged, self.ignored), key=lambda name: (-int(name[:2]), name))
 
     def add(self, name: str, content: bytes, owner: int) -> None:
         """Add a segment that this process has written, without listing the directory or reading the file. `owner` owns the file.

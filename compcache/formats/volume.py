@@ -75,7 +75,10 @@ class Volume:
         self._files, self._directory, self.name, self._suffixes, self._owners = files, directory, name, suffixes, owners
         opened = files.open_owned(f"{directory}/{name}", file_ops.READ_FLAGS)
         self.status: os.stat_result = files.fstat(opened.number)
-        self._require_trusted_file()
+        if owners is not None and file_ops.writer(self.status) not in owners:
+            raise FormatError("other users can write to the volume")
+        if not S_ISREG(self.status.st_mode):
+            raise FormatError("the volume is not a regular file")
         # The table is invisible to the garbage collector, so what it reads with must not refer to this object.
         self._read = partial(_read_part, files, opened, f"{directory}/{name}")
         self.table: Table
@@ -88,13 +91,6 @@ class Volume:
         self._gone = b""
         self._decoded: tuple[bytes, frozenset[bytes]] = b"", frozenset()
         self._gone_state = 0, 0
-
-    def _require_trusted_file(self) -> None:
-        """Raise `FormatError` if other users can write to the file, or it is not a regular file."""
-        if self._owners is not None and file_ops.writer(self.status) not in self._owners:
-            raise FormatError("other users can write to the volume")
-        if not S_ISREG(self.status.st_mode):
-            raise FormatError("the volume is not a regular file")
 
     @property
     def gone_name(self) -> str:

@@ -71,7 +71,7 @@ class Volumes:
         Raise `OSError` if the directory or a volume cannot be read.
         """
         self._list_if_changed()
-        trusted = {name: volume for name, volume in self._known.items() if self.is_own(volume)}
+        trusted = {name: volume for name, volume in self._known.items() if self.is_trusted(volume)}
         replaced = {name for volume in trusted.values() for name in volume.replaced}
         return [volume for name, volume in {**trusted, **self._known}.items() if name not in replaced]
 
@@ -90,7 +90,7 @@ class Volumes:
         holders = self._query(self._all_known, lambda volume: volume.find(module_id))
         return dict.fromkeys(self._begun, False) | dict.fromkeys([volume.gone_name for volume, _ in holders], True)
 
-    def is_own(self, volume: Volume) -> bool:
+    def is_trusted(self, volume: Volume) -> bool:
         """Return whether only users in `vouching` can have written a volume. If `vouching` is None, all users are trusted."""
         return self.vouching is None or writer(volume.status) in self.vouching
 
@@ -169,20 +169,16 @@ class Volumes:
         """Return (volume, answer) as `_query` does, at most `max_answers`. Raise `FileNotFoundError` if the list of a volume is missing."""
         answers = []
         for volume in volumes:
-            answer = self._query_one(volume, question)
+            try:
+                answer = question(volume)
+            except FormatError as error:
+                self._record_damage(volume.name, error)
+                continue
             if answer is not None:
                 answers.append((volume, answer))
             if len(answers) >= max_answers:
                 break
         return answers
-
-    def _query_one(self, volume: Volume, question: Callable[[Volume], _T | None]) -> _T | None:
-        """Return a volume's answer to a question. If the volume is damaged, record the damage and return None."""
-        try:
-            return question(volume)
-        except FormatError as error:
-            self._record_damage(volume.name, error)
-            return None
 
     def find(self, module_id: bytes) -> tuple[Volume, bytes] | None:
         """Return the volume of a module and the module's entry in its table, or None if no intact volume contains the module.

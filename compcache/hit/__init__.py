@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     Found: TypeAlias = tuple["LoadedModule", tuple[Any, ...], PlainClosure | None, int, bytes, PlainFunctions | None]
 
 __all__ = [
-    "CLOSURES_DIRECTORY", "CLOSURE_SUFFIX", "GONE_SUFFIX", "INDEX_DIRECTORY", "MODULES_DIRECTORY", "MODULE_SUFFIX", "SEGMENT_SUFFIX",
+    "CLOSURES_DIRECTORY", "CLOSURE_SUFFIX", "GONE_SUFFIX", "INDEX_DIRECTORY", "MODULES_DIRECTORY", "MODULE_SUFFIX",
     "VOLUMES_DIRECTORY", "VOLUME_SUFFIX", "Door", "LoadedModule", "PlainLoader", "open_plain",
 ]  # fmt: skip
 
 #: The values of `compcache.store.PLACES`, which a plain hit does not import.
-INDEX_DIRECTORY, SEGMENT_SUFFIX = "index-v1", ".idx"
+INDEX_DIRECTORY = "index-v1"
 MODULES_DIRECTORY, MODULE_SUFFIX = "modules-v1", ".ccm"
 CLOSURES_DIRECTORY, CLOSURE_SUFFIX = "closures-v1", ".closure"
 VOLUMES_DIRECTORY, VOLUME_SUFFIX, GONE_SUFFIX = "volumes-v1", ".volume", ".gone"

@@ -21,13 +21,7 @@ if TYPE_CHECKING:
     from compcache.signature import Parameter
 
 __all__ = [
-    "describe",
-    "match_arguments",
-    "missing_function_error",
-    "missing_key_error",
-    "pointer_address",
-    "raise_not_copyable",
-    "raise_unloaded",
+    "describe", "match_arguments", "missing_function_error", "missing_key_error", "pointer_address", "raise_not_copyable", "raise_unloaded",
     "raise_value",
 ]  # fmt: skip
 

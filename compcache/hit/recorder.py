@@ -17,7 +17,7 @@ from compcache.settings import is_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from compcache.directory.null_recorder import NullRecorder
     from compcache.files import Opened, Tree
@@ -138,7 +138,7 @@ class Recorder:
             pool.Finalize(None, self.flush, exitpriority=0)
 
     def _at_exit(self) -> None:
-        """Write the counts. Fold the journals if the own one is long, or new and the number of files a multiple of `_NEW`."""
+        """Write the counts. Fold the journals if this journal is long, or new while the number of files is a multiple of `_NEW`."""
         self.flush()
         try:
             if self._folds and not len(os.listdir(f"{self._root}/{DIRECTORY}")) % self._folds:
@@ -175,7 +175,8 @@ class Recorder:
             if self._seen.setdefault(module_id, marker) is marker:  # atomic: threads may meet here
                 lines.append(f"{line[: line.index(' ')]} loads 1 {module_id.hex()}")
         for (hour, counter, func_name), amount in sums.items():
-            missed = f" {bytes(16).hex()} {_name_digest(runtime.digest, func_name)}" if func_name else ""
+            name_digest = runtime.digest(func_name.encode("utf-8", "surrogatepass"), 16, b"compcache-name")
+            missed = f" {bytes(16).hex()} {name_digest.hex()}" if func_name else ""
             lines.append(f"{hour} {counter} {amount}{missed}")
         if not self._write(encode_batch(lines)) and len(events) < _MOST_KEPT:
             self._events += events  # the first addition creates the directory
@@ -227,11 +228,6 @@ def encode_batch(lines: "Iterable[str]") -> bytes:
 
     text = "\n".join(lines)
     return f"\n\n{text}\n= {runtime.digest(text.encode(), 8).hex()}\n".encode()
-
-
-def _name_digest(digest: "Callable[..., bytes]", func_name: str) -> str:
-    """Return the digest of a name in journal lines."""
-    return digest(func_name.encode("utf-8", "surrogatepass"), 16, b"compcache-name").hex()
 
 
 def _reraise_interrupt(error: Exception) -> None:

@@ -66,7 +66,7 @@ def _read_object(data: bytes) -> bytes:
         kind = next((kind for magic, kind in _OTHER_OBJECTS.items() if data.startswith(magic)), None)
         if kind is None:
             raise FormatError("the file is neither an object file nor LLVM bitcode: pass one of these")
-        raise FormatError(f"the file is {kind}, but only in ELF objects can LLVM bitcode be read: compile with -emit-llvm or -flto")
+        raise FormatError(f"the file is {kind}, but LLVM bitcode can be read only from ELF objects: compile with -emit-llvm or -flto")
     unusable = ""
     for name, content in named_sections(data, _SECTIONS):
         if content.startswith(BITCODE_MAGIC):

@@ -131,7 +131,7 @@ class Packing:
         for volume in sorted(self._store.volumes.current(), key=lambda volume: volume.status.st_size):
             removed = sum(bool(volume.table.find(module_id)) for module_id in volume.removed_ids())
             is_mostly_removed = removed >= _REMOVED_SHARE * volume.table.count
-            if self._store.volumes.is_own(volume) and (
+            if self._store.volumes.is_trusted(volume) and (
                 is_mostly_removed or (added and volume.status.st_size <= max(_SMALL_VOLUME, _GROWTH * size))
             ):
                 chosen.append(volume)
@@ -147,7 +147,8 @@ class Packing:
         for first, fan in enumerate(map("{:02x}".format, range(256))):
             small = self._small_files(fan) if self._small_count else {}
             old = [(volume, members_of(volume, first)) for volume in self._old]
-            current = [volume for volume in self._store.volumes.current() if volume not in self._old and self._store.volumes.is_own(volume)]
+            volumes = self._store.volumes
+            current = [volume for volume in volumes.current() if volume not in self._old and volumes.is_trusted(volume)]
             staying = [(volume, members_of(volume, first)) for volume in (current if small else ())]
             for module_id in sorted({*small, *chain.from_iterable(members for _, members in old)}):
                 content_and_entry = None
@@ -239,7 +240,7 @@ class Packing:
         """
         store = self._store
         for first, records in groupby(self._files.pieces(DIGEST_SIZE + STAMP_SIZE), key=itemgetter(0)):
-            own_members = [members_of(volume, first) for volume in store.volumes.current() if store.volumes.is_own(volume)]
+            own_members = [members_of(volume, first) for volume in store.volumes.current() if store.volumes.is_trusted(volume)]
             for record in records:
                 module_id = record[:DIGEST_SIZE]
                 path = store.module_path(module_id)

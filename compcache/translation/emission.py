@@ -13,7 +13,6 @@ from compcache.build.exports import make_entries
 from compcache.build.inlining.edges import with_inlined
 from compcache.build.inlining.imported import NOTHING_INLINED
 from compcache.build.ir_text import Definition, lines_from, read_assembly, read_module, with_image_symbols
-from compcache.build.large_data.variables import with_data
 from compcache.build.link_types import LinkTypes, read_link_types
 from compcache.build.records import read_needs, symbol_nodes
 from compcache.build.slots import SLOT_PREFIX, is_known_by_name
@@ -29,7 +28,7 @@ from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.images import platform_symbols
 from compcache.images.elf.objects import DistanceTable
 from compcache.images.elf.parts import is_elf, object_symbols
-from compcache.images.elf.patching import move_definitions
+from compcache.images.elf.patching import move_definitions, with_sections
 from compcache.images.elf.reading import undefined_symbols, users_of
 from compcache.images.making import EntryObjects
 from compcache.images.static_runtime import FINALIZE
@@ -140,7 +139,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     if extended is not definitions:
         startup = _startup_functions(extended, constructors, prepared.resolution, text)
         translated = partial(translated, needs=read_needs(extended, prepared.resolution, table.slots, [*startup, *unowned]))
-    completed, entry_objects = with_data(compiled, prepared.data), EntryObjects()
+    completed, entry_objects = with_sections(compiled, prepared.data) if prepared.data else compiled, EntryObjects()
     if distance is not None:
         completed = move_definitions(completed, table.renamed) if table.renamed else completed
         _require_symbols(completed, table.symbols)

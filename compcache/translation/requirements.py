@@ -66,7 +66,7 @@ def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str
         startup: the functions that run when the module is mapped, loaded or unloaded. All exports require their features.
         machine: the machine for which the code was compiled.
     """
-    functions = {export.symbol: _aliased_function(code, export.symbol) for export in exports}
+    functions = {export.symbol: _aliased_function(code.aliases, export.symbol) for export in exports}
     used_by_symbol = _used_by_functions(code.object)
     used = cache(partial(used_by, code.text))
     if used_by_symbol is None or has_module_assembly(code.text) or passes_vectors(code.text):
@@ -107,9 +107,9 @@ def _own_requirements(
     return required
 
 
-def _aliased_function(code: Code, symbol: str) -> str:
+def _aliased_function(aliases: Mapping[str, Alias], symbol: str) -> str:
     """Return the function for which an exported symbol is an alias, otherwise the symbol itself."""
-    return code.aliases[symbol].target if symbol in code.aliases else symbol
+    return aliases[symbol].target if symbol in aliases else symbol
 
 
 def own_features(
@@ -120,7 +120,7 @@ def own_features(
     Functions without additional features are left out, and so are features that another returned feature implies. `allowed` is the result
     of `allowed_features`.
     """
-    functions = {export.symbol: aliases[export.symbol].target if export.symbol in aliases else export.symbol for export in exports}
+    functions = {export.symbol: _aliased_function(aliases, export.symbol) for export in exports}
     extra_features = {symbol: allowed[name] - machine.requires for symbol, name in functions.items() if name in allowed}
     table = table_of(platform_name())
     implied = {name: table.closure({name}) - {name} for features in extra_features.values() for name in features} if table else {}
@@ -160,7 +160,7 @@ class _ReachedFeatures:
         users: dict[str, list[str]] = {}
         for name, definition in code.definitions.items():
             for reference in definition.references:
-                users.setdefault(_aliased_function(code, reference), []).append(name)
+                users.setdefault(_aliased_function(code.aliases, reference), []).append(name)
         self._propagate_features(users)
 
     def of(self, name: str) -> _Features:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.build import codegen
 from compcache.build.inlining.offers import MODE_ATTRIBUTE, MOST_INSTRUCTIONS, type_of
 from compcache.build.ir_text import change_lines, lines_from, quote, read_module, referenced_name, references
-from compcache.build.merging import declared_promises, named_types, without_tbaa_of_calls
+from compcache.build.llvm_types import named_types
+from compcache.build.merging import declared_promises, without_tbaa_of_calls
 from compcache.build.slots import is_known_by_name
 from compcache.digest import is_content_name
 from compcache.errors import CompileError

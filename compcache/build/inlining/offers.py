@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from compcache.build.ir_text import function_texts, lines_from, parse_head, passes_vectors, quote, referenced_name, references, split_at
+from compcache.build.ir_text import function_texts, lines_from, parse_head, passes_vectors, quote, referenced_name, references
+from compcache.build.llvm_types import split_words
 from compcache.build.merging import expand_types
 from compcache.build.trial import has_module_assembly
 from compcache.digest import is_content_name
@@ -132,7 +133,7 @@ def _passed_types(text: str, *, is_result: bool) -> list[str]:
 
     Raise `_NotOffered` if an attribute is unknown.
     """
-    words = [word.strip() for word in split_at(text, " ") if word.strip()]
+    words = split_words(text)
     passed: list[str] = []
     has_type = False
     position = 0
@@ -293,8 +294,8 @@ class _Reader:
     @staticmethod
     def _parameter_text(text: str) -> str:
         """Return a parameter with the types and attributes that an offered body may have. Raise `_NotOffered` for others."""
-        last = split_at(text, " ")[-1]
-        return " ".join([*_passed_types(text, is_result=False), *([last] if last.strip()[0] == "%" else [])])
+        last = split_words(text)[-1]
+        return " ".join([*_passed_types(text, is_result=False), *([last] if last[0] == "%" else [])])
 
     def _rewritten_line(self, line: str) -> str:
         """Return a line of a function with the names of the offered text. Raise `_NotOffered` for an instruction that cannot be offered."""
@@ -338,8 +339,7 @@ class _Reader:
         if symbol.startswith("llvm."):
             if not _INTRINSICS.match(symbol):
                 raise _NotOffered
-            self._declared[symbol] = self._renamed_declaration(symbol, "@" + quote(symbol))
-            return "@" + quote(symbol)
+            return self._declare(symbol)
         name = module.content_name(symbol)
         if name is not None:
             self._imports[name] = None
@@ -350,8 +350,7 @@ class _Reader:
             return quoted(name)
         if module.is_native(symbol):
             self._natives[symbol] = None
-            self._declared[symbol] = self._renamed_declaration(symbol, "@" + quote(symbol))
-            return "@" + quote(symbol)
+            return self._declare(symbol)
         self._add_local(symbol)
         return self._local[symbol]
 
@@ -361,16 +360,17 @@ class _Reader:
             self._local[symbol] = "@" + quote(LOCAL + symbol)
             self._waiting.append(symbol)
 
-    def _renamed_declaration(self, symbol: str, written: str) -> str:
-        """Return the declaration of a symbol under the name `written`, without attribute groups, because calls state the attributes.
-
-        Raise `_NotOffered` if the declaration has unknown attributes, unless the symbol is an intrinsic.
-        """
-        return self._declared_as(self._module.declarations[symbol].removeprefix("declare "), written)
+    def _declare(self, symbol: str) -> str:
+        """Declare an intrinsic or a platform function in the body, and return the reference to it. See `_declared_as` for the exception."""
+        reference = "@" + quote(symbol)
+        self._declared[symbol] = self._declared_as(self._module.declarations[symbol].removeprefix("declare "), reference)
+        return reference
 
     @staticmethod
     def _declared_as(head: str, written: str) -> str:
         """Return the declaration of a function with this head under the name `written`, without metadata and attribute groups.
+
+        Calls state the attributes of the groups.
 
         Raise `_NotOffered` if the head of a function other than an intrinsic has unknown attributes.
         """
@@ -392,7 +392,7 @@ class _Reader:
         _check_attributes(attributes)
         end = line.find(", !")
         end = len(line) if end < 0 else end
-        attribute_words = [word for word in _split_attributes(attributes) if word[0] != '"']
+        attribute_words = [word for word in split_words(attributes) if word[0] != '"']
         return " ".join([line[:end], *dict.fromkeys(attribute_words)]) + line[end:]
 
     def _constant_text(self, line: str, written: str) -> str:
@@ -447,16 +447,11 @@ class _Reader:
         return True
 
 
-def _split_attributes(attributes: str) -> list[str]:
-    """Return the attributes of a group: words, words with brackets, and quoted texts with values."""
-    return [word.strip() for word in split_at(attributes, " ") if word.strip()]
-
-
 def _check_attributes(attributes: str) -> None:
     """Raise `_NotOffered` if an attribute changes the meaning of code or is not known to be harmless."""
     if MODE_ATTRIBUTE.search(attributes):
         raise _NotOffered
-    for word in _split_attributes(attributes):
+    for word in split_words(attributes):
         name = word.partition("=")[0] if word[0] == '"' else word.partition("(")[0]
         if not _CODE_ATTRIBUTES.fullmatch(name):
             raise _NotOffered

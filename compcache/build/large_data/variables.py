@@ -4,8 +4,8 @@ In printed code, a byte of a constant takes two to four characters, and the code
 written bit by bit. So LLVM emits an object with only the large variables, and their bytes are read from it
 (`compcache.images.elf.reading.data_of`). In the module, placeholders replace the values: zeros of the same size, in sections of their own,
 `externally_initialized` so that LLVM does not use the zeros. The module is optimized, searched, stored and emitted in this form. The values
-are inserted into its object before it is linked (`with_data`). To compile stored code again, the values are read from the same sections
-of the stored image (`read_large_values`). Variables whose values contain addresses are not removed.
+are inserted into its object before it is linked (`compcache.images.elf.patching.with_sections`). To compile stored code again, the
+values are read from the same sections of the stored image (`read_large_values`). Variables whose values contain addresses are not removed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from compcache.build import codegen
 from compcache.build.ir_text import long_lines, quote, target_text
 from compcache.build.trial import has_assembly, has_module_assembly
 from compcache.errors import CompileError, FormatError
-from compcache.images.elf.patching import with_sections
 from compcache.images.elf.reading import data_of, sections_with_prefix
 from compcache.llvm import llvm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["abridged", "read_large_values", "replace_large_variables", "with_data"]
+__all__ = ["abridged", "read_large_values", "replace_large_variables"]
 
 _PREFIX = "compcache.data."
 #: The least size in bytes of a variable that is removed, and the least size of all of them together. LLVM can use the values that stay.
@@ -101,11 +100,6 @@ def replace_large_variables(module: Any, context: Any, size: int, check: Callabl
     ]
     _replace_definitions(module, context, set(values), lines)
     return {section: values[name].content for name, section in sections.items()}
-
-
-def with_data(obj: bytes, data: Mapping[str, bytes]) -> bytes:
-    """Return the object with the values that were removed from its module: `data`, by section. Raise `FormatError` if it is not valid."""
-    return with_sections(obj, data) if data else obj
 
 
 def read_large_values(image: bytes) -> dict[str, bytes]:

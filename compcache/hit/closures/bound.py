@@ -103,7 +103,7 @@ class BoundNames:
             with suppress(CompcacheError, OSError):
                 record = decode_function(source.read_record(store, offset))
                 binding = Binding(module, _make_remover(self._bindings, record.name))
-                if _describe(store, binding, source, record):
+                if _fill_binding(store, binding, source, record):
                     binding.number, binding.content = 0, content if is_ordered(record.name) else _SAME
                     self._bindings[record.name] = binding
                     self._note_copy(binding)
@@ -155,7 +155,7 @@ class BoundNames:
             if not is_known and record.name == name and not record.signature.startswith((VARIABLE, MERGED)):
                 binding = Binding(choice.loaded, _make_remover(self._bindings, name))
                 binding.record = None
-                if choice.module_id not in closures or _describe(self._loader.store, binding, choice.source, record):
+                if choice.module_id not in closures or _fill_binding(self._loader.store, binding, choice.source, record):
                     added[name] = binding
         return added
 
@@ -207,7 +207,7 @@ def newest_of(store: Store, func_name: str) -> tuple[bytes, set[bytes]]:
     return content, {module_id for _, _, module_id, _, other in rows if other == content}
 
 
-def _describe(store: Store, binding: Binding, source: Source, record: FunctionRecord) -> bool:
+def _fill_binding(store: Store, binding: Binding, source: Source, record: FunctionRecord) -> bool:
     """Fill a binding to a copy in a closure with everything that later loads need. Return False if a record cannot be read."""
     binding.record = record
     offset = int.from_bytes(record.link_type[_DIGEST:], "little")

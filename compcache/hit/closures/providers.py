@@ -16,12 +16,7 @@ if TYPE_CHECKING:
     from compcache.hit.loader import Choice, LoadedModule, Loader, Source
 
 __all__ = [
-    "agree_with_providers",
-    "defines_for_all",
-    "living_provider",
-    "provider_updates",
-    "refuse_other_mapping",
-    "refuse_second_provider",
+    "agree_with_providers", "defines_for_all", "living_provider", "provider_updates", "refuse_other_mapping", "refuse_second_provider",
     "second_provider_error",
 ]  # fmt: skip
 

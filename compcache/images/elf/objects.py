@@ -13,13 +13,16 @@ from compcache.images.elf.parts import ET_REL, RELOCATION, SHF_ALLOC, SHT_PROGBI
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["SHF_INFO_LINK", "STT_OBJECT", "STV_HIDDEN", "STV_PROTECTED", "TABLE_SECTION", "DistanceTable", "elf_object", "table_object"]
+__all__ = [
+    "FILE_HEADER", "IDENT", "SECTION_HEADER", "SHF_INFO_LINK", "STT_OBJECT", "STV_HIDDEN", "STV_PROTECTED", "TABLE_SECTION",
+    "DistanceTable", "elf_object", "table_object",
+]  # fmt: skip
 
 TABLE_SECTION = ".rodata.compcache"
 _WORD = 4  # the size of a distance, in bytes
-_FILE_HEADER = Struct("<16sHHIQQQIHHHHHH")
-_SECTION_HEADER = Struct("<IIQQQQIIQQ")
-_IDENT = b"\x7fELF\x02\x01\x01"
+FILE_HEADER = Struct("<16sHHIQQQIHHHHHH")
+SECTION_HEADER = Struct("<IIQQQQIIQQ")
+IDENT = b"\x7fELF\x02\x01\x01"
 SHF_INFO_LINK = 0x40
 _SHT_STRTAB = 3
 STT_OBJECT, STV_HIDDEN, STV_PROTECTED = 1, 2, 3
@@ -33,14 +36,14 @@ class DistanceTable(NamedTuple):
         symbol: the name of the constant, which becomes a protected symbol.
         head: the first bytes of the constant, a multiple of four.
         names: the symbols in the order of their distances. Symbols of other objects become hidden undefined symbols.
-        kind: the type of the relocations that store a distance in four bytes.
+        relocation_type: the type of the relocations that store a distance in four bytes.
     """
 
     machine: int
     symbol: str
     head: bytes
     names: Sequence[str]
-    kind: int
+    relocation_type: int
 
     def size(self) -> int:
         """Return the size of the constant, in bytes."""
@@ -49,7 +52,7 @@ class DistanceTable(NamedTuple):
     def relocations(self, numbers: Mapping[str, int]) -> Iterator[tuple[int, int, int, int]]:
         """Yield the constant's relocations as (offset, type, symbol, addend). `numbers` has the numbers of the symbols by name."""
         for offset, name in zip(range(len(self.head), self.size(), _WORD), self.names, strict=True):
-            yield offset, self.kind, numbers[name], offset  # the addend makes the distance relative to the constant's start
+            yield offset, self.relocation_type, numbers[name], offset  # the addend makes the distance relative to the constant's start
 
 
 def table_object(table: DistanceTable) -> bytes:
@@ -76,18 +79,18 @@ def elf_object(machine: int, sections: Sequence[tuple[str, int, int, bytes, int,
 
     The names of the sections are added to `strings`, which the file contains as its last section.
     """
-    content = bytearray(_FILE_HEADER.size)
-    headers = [bytes(_SECTION_HEADER.size)]
+    content = bytearray(FILE_HEADER.size)
+    headers = [bytes(SECTION_HEADER.size)]
     names = [strings.add(name) for name in (*[name for name, *_ in sections], ".strtab")]
     string_table = (".strtab", _SHT_STRTAB, 0, bytes(strings.content), 0, 0, 1, 0)
     for name, section in zip(names, (*sections, string_table), strict=True):
         _, section_type, flags, data, link, info, alignment, entry_size = section
         content += bytes(-len(content) % alignment)
-        headers.append(_SECTION_HEADER.pack(name, section_type, flags, 0, len(content), len(data), link, info, alignment, entry_size))
+        headers.append(SECTION_HEADER.pack(name, section_type, flags, 0, len(content), len(data), link, info, alignment, entry_size))
         content += data
     content += bytes(-len(content) % 8)
-    _FILE_HEADER.pack_into(
-        content, 0, _IDENT, ET_REL, machine, 1, 0, 0, len(content), 0, _FILE_HEADER.size, 0, 0, _SECTION_HEADER.size, len(headers),
+    FILE_HEADER.pack_into(
+        content, 0, IDENT, ET_REL, machine, 1, 0, 0, len(content), 0, FILE_HEADER.size, 0, 0, SECTION_HEADER.size, len(headers),
         len(names),
     )  # fmt: skip
     return bytes(content) + b"".join(headers)

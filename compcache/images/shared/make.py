@@ -100,7 +100,7 @@ def _require_loadable(size: int) -> None:
 
 
 def _provider_of(symbol: str, path: str) -> Provider | None:
-    """Return the library at a path as the provider of a symbol, or None if only a dependency of the library defines the symbol.
+    """Return the library at a path as the provider of a symbol, or None if the library itself does not define the symbol for new objects.
 
     Raise `FormatError` if the file is an archive, or is not readable as a shared library.
     """

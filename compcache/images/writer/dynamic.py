@@ -15,7 +15,7 @@ from compcache.images.elf.parts import RELOCATION, SHF_ALLOC, SHT_DYNAMIC, SHT_D
 from compcache.images.writer.layout import Output
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from compcache.images.writer.relocations import DynamicRelocation
     from compcache.images.writer.symbols import ExportedSymbol
@@ -100,13 +100,12 @@ class Dynamic:
         sections = [self.hash, self.symbols, self.strings, self.table]
         return sections + [output for output in (self.relocations, self.versions, self.needs) if output.size]
 
-    def _add_versions(self, needed: Iterable[str]) -> tuple[bytes, bytes]:
-        """Add the names of the symbols' versions and of their libraries to the strings. Set `_needs_count` to the number of the libraries.
+    def _add_versions(self, libraries: Collection[str]) -> tuple[bytes, bytes]:
+        """Add the names of the versions of symbols in `libraries`, and of these libraries, to the strings. Set `_needs_count`.
 
         Return the content of ``.gnu.version`` (a version number for each symbol) and of ``.gnu.version_r`` (the versions of libraries).
         Both are empty if no symbol has a version.
         """
-        libraries = dict.fromkeys(needed)
         numbers_by_library: dict[str, dict[str, int]] = {}
         numbers = [0]
         last_number = _UNVERSIONED

@@ -6,7 +6,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import FormatError
-from compcache.images.elf.parts import ELF_MAGIC, ET_DYN, SECTION, SHF_ALLOC, SHT_NOBITS, SHT_PROGBITS, STB_WEAK, align_up
+from compcache.images.elf.objects import FILE_HEADER, IDENT, SECTION_HEADER
+from compcache.images.elf.parts import ET_DYN, SECTION, SHF_ALLOC, SHT_NOBITS, SHT_PROGBITS, STB_WEAK, align_up
 from compcache.images.writer.dynamic import Dynamic, NeededSymbol
 from compcache.images.writer.frames import index_of_frames, index_size
 from compcache.images.writer.inputs import SHF_EXECINSTR, SHF_WRITE, STT_TLS, read_input, with_table
@@ -26,10 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Provider", "WrittenImage", "write_shared"]
 
-_HEADER = Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = Struct("<IIQQQQQQ")
-_SECTION_HEADER = Struct("<IIQQQQIIQQ")
-_IDENT = ELF_MAGIC + bytes((2, 1, 1)) + bytes(9)
 _PT_LOAD, _PT_DYNAMIC, _PT_TLS, _PT_GNU_EH_FRAME, _PT_GNU_STACK = 1, 2, 7, 0x6474E550, 0x6474E551
 _PF_X, _PF_W, _PF_R = 1, 2, 4
 _SHT_STRTAB = 3
@@ -98,7 +96,7 @@ def _write_image(
         outputs[output.name] = output
     template = _align_thread_template(outputs)
     segments = 4 + (frames > 0) + (template is not None)
-    layout = lay_out(outputs.values(), _HEADER.size + segments * _SEGMENT.size, linking.page)
+    layout = lay_out(outputs.values(), FILE_HEADER.size + segments * _SEGMENT.size, linking.page)
     addresses = symbols.addresses()
     relocator = Relocator(
         linking, tables, symbols.external, addresses, imports, _section_address(outputs, ".got"), _section_address(outputs, ".plt"),
@@ -225,7 +223,7 @@ def _program_headers(layout: Layout, outputs: Mapping[str, Output], template: Se
 def _assemble(machine: int, layout: Layout, tail: Sequence[Output], segments: bytes) -> bytes:
     """Return the file: headers, mapped sections, unmapped sections, section headers. Unchanged parts of objects are copied only here."""
     parts: list[bytes | bytearray | memoryview] = [b"", segments]
-    position = _HEADER.size + len(segments)
+    position = FILE_HEADER.size + len(segments)
     rows = [bytes(SECTION.size)]
     strings = Output(".shstrtab", _SHT_STRTAB, 0)
     outputs = [*layout.outputs, *tail, strings]
@@ -239,7 +237,7 @@ def _assemble(machine: int, layout: Layout, tail: Sequence[Output], segments: by
             start = output.offset
         else:
             start = output.offset = align_up(position, output.alignment)
-        rows.append(_SECTION_HEADER.pack(
+        rows.append(SECTION_HEADER.pack(
             name, output.type, output.flags, output.address, start, output.size, output.link.number if output.link else 0,
             output.info, output.alignment, output.entry_size,
         ))  # fmt: skip
@@ -253,8 +251,8 @@ def _assemble(machine: int, layout: Layout, tail: Sequence[Output], segments: by
                 piece_end = piece.offset + section.size
             position = start + output.size
     parts.append(bytes(-position % 8))
-    parts[0] = _HEADER.pack(
-        _IDENT, ET_DYN, machine, 1, 0, _HEADER.size, align_up(position, 8), 0, _HEADER.size, _SEGMENT.size,
+    parts[0] = FILE_HEADER.pack(
+        IDENT, ET_DYN, machine, 1, 0, FILE_HEADER.size, align_up(position, 8), 0, FILE_HEADER.size, _SEGMENT.size,
         len(segments) // _SEGMENT.size, SECTION.size, len(rows), len(rows) - 1,
     )  # fmt: skip
     return b"".join([*parts, *rows])
