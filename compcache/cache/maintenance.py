@@ -193,7 +193,7 @@ class Maintenance(Facade):
             NotCachedError: the function is not in the cache, and `derived` is not set.
             FunctionInUseError: one of the conditions that `force` overrides holds. Nothing was removed.
             FormatError: `derived` is set, and the entry of a linked closure is damaged.
-            StorageError: the cache is read-only, the pins cannot be read, or a file could not be removed.
+            StorageError: the cache is read-only, the pins or a module cannot be read, or a file could not be removed.
         """
         self._require_open()
         from compcache.maintain.remove import remove_function, remove_linked

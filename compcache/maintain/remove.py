@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.directory.places import MODULES, PLACES
-from compcache.errors import FunctionInUseError, NotCachedError
+from compcache.errors import FunctionInUseError, NotCachedError, StorageError
 from compcache.formats.entry import EntryRecord, sequence_after
 from compcache.formats.group import GROUP
 from compcache.formats.linked import decode_closure
@@ -22,7 +22,7 @@ from compcache.publish.removal import remove_file
 from compcache.publish.volumes import remove_orphaned_lists
 from compcache.publish.writer import publish_modules
 from compcache.usage.listings import parse_module_id
-from compcache.usage.snapshot import Excerpts
+from compcache.usage.snapshot import Excerpts, statuses_of
 from compcache.usage.whole_directories import remove_directory
 from compcache.wording import join_first
 
@@ -91,7 +91,7 @@ def remove_function(store: Store, func_name: str, *, force: bool) -> tuple[str, 
     Raises:
         NotCachedError: no module realizes a function or group of this name.
         FunctionInUseError: other functions need the function or share its module, or it is pinned, and `force` is false.
-        StorageError: the cache is read-only, the pins cannot be read, or a module could not be removed.
+        StorageError: the cache is read-only, the pins or a module cannot be read, or a module could not be removed.
     """
     store.require_writable()
     return _hexadecimal(_carry_out(store, _plan_removal(store, func_name, force, ()), None))
@@ -100,13 +100,20 @@ def remove_function(store: Store, func_name: str, *, force: bool) -> tuple[str, 
 def _plan_removal(store: Store, func_name: str, force: bool, gone: Container[bytes]) -> _RemovalPlan:
     """Return what the removal of a function or group removes after the modules in `gone`. Raise the errors of `remove_function`."""
     excerpts = Excerpts(store)
-    rows = {key: row for key, row in excerpts.with_importers(func_name).items() if not row.parts and key not in gone}
+    found = excerpts.with_importers(func_name)
+    listed = [module_id for module_id, _ in store.find_here(func_name)]
+    unread = [module_id for module_id in statuses_of(store, listed) if module_id not in found and module_id not in gone]
+    if unread and not force:
+        path = store.module_path(unread[0])
+        advice = "pass force=True (rm --force) to remove the module with all its functions"
+        raise StorageError(f"function {func_name!r} was not removed: {path} cannot be read; {advice}", path=path)
+    rows = {key: row for key, row in found.items() if not row.parts and key not in gone}
     holders = {module_id: row for module_id, row in rows.items() if func_name in row.names}
     names = {func_name}
     if not holders:
         holders = {module_id: row for module_id, row in rows.items() if func_name in _group_names(row)}
         names = {name for row in holders.values() for name in row.names}
-    if not holders:
+    if not (holders or unread):
         places = excerpts.of_name(func_name)[1:]
         layers = [layer.root for layer, (_, found, _) in places for row in found.values() if func_name in (*row.names, *_group_names(row))]
         place = f"only in the layer {layers[0]}, which this cache does not change" if layers else f"not in the cache {store.root}"
@@ -114,9 +121,11 @@ def _plan_removal(store: Store, func_name: str, force: bool, gone: Container[byt
     if not force:
         _require_unused(store, func_name, names, holders, rows)
     owners = _owner_names(func_name, rows)
-    module_ids = [*sorted(holders), *_part_modules(store, owners, holders, rows, force=force)]
+    order = {module_id: position for position, module_id in enumerate(reversed(listed))}  # so that no failure brings former code back
+    oldest_first = sorted({*holders, *unread}, key=lambda module_id: (order.get(module_id, 0), module_id))
+    module_ids = [*oldest_first, *_part_modules(store, owners, holders, rows, force=force)]
     entries = {(kind, name) for row in rows.values() if row.is_pack for kind, name, *_ in row.entries if name in owners}
-    return _RemovalPlan(module_ids, names, entries, {name for module_id in module_ids for name in rows[module_id].names})
+    return _RemovalPlan(module_ids, names, entries, {name for key in rows.keys() & {*module_ids} for name in rows[key].names})
 
 
 def _carry_out(store: Store, plan: _RemovalPlan, gone: set[bytes] | None) -> list[bytes]:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from helpers import adder, caller
-from mock_directory import READING, FaultyFiles, cache_on
+from mock_directory import READING, FaultyFiles, cache_on, fail_at
 
-from compcache import Cache, CompcacheError, ModuleSource, PrunePolicy
+from compcache import Cache, CompcacheError, ModuleSource, PrunePolicy, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -174,3 +174,42 @@ def test_nothing_is_added_to_an_index_that_may_be_missing(filled: Path, tmp_path
         warnings.simplefilter("ignore")
         assert attempt(place, OPERATIONS["add-without-index"], is_early_listing, errno.EIO) == []
     assert len(failed) == failures
+
+
+def test_removing_a_function_that_cannot_be_read_brings_no_former_code_back(tmp_path: Path) -> None:
+    with Cache(tmp_path / "stored") as cache:
+        for value in (10, 20, 30):
+            cache.add_module(ModuleSource(adder("f", value)))
+    outcomes = set()
+    for at in range(1000):
+        place = shutil.copytree(tmp_path / "stored", tmp_path / f"at{at}")
+        files = FaultyFiles(place, count=lambda operation: operation.path.startswith(("modules-v1", "volumes-v1")))
+        with cache_on(files) as cache:
+            files.reset()
+            files.plan = fail_at(at, OSError(errno.EIO, os.strerror(errno.EIO)))
+            try:
+                cache.remove("f")
+                is_removed = True
+            except StorageError:
+                is_removed = False
+        with Cache(place) as cache:
+            outcomes.add((is_removed, cache.get_target("f")(1) if cache.has("f") else None))
+        if at >= len(files.operations):
+            break
+    # An error after the last module was removed is reported, too.
+    assert {(True, None), (False, 31)} <= outcomes <= {(True, None), (False, 31), (False, None)}
+
+
+def test_a_function_on_a_bad_sector_is_removed_by_force(tmp_path: Path) -> None:
+    with Cache(tmp_path) as cache:
+        for value in (10, 20):
+            module_id = cache.add_module(ModuleSource(adder("f", value)))
+
+    def plan(operation: Operation) -> OSError | None:
+        return OSError(errno.EIO, "bad sector") if operation.name == "pread" and module_id in operation.path else None
+
+    with cache_on(FaultyFiles(tmp_path, plan, count=lambda _: True)) as cache:
+        with pytest.raises(StorageError, match="cannot be read; pass force=True"):
+            cache.remove("f")
+        assert len(cache.remove("f", force=True)) == 2
+        assert not cache.has("f")
