@@ -24,12 +24,9 @@ _SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(_SHELLS))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:
-    r"""Print the script that completes commands, options and function names in a shell.
+    """Print the script that completes commands, options and function names in a shell.
 
-    \b
-    bash   eval "$(compcache completion bash)" in ~/.bashrc
-    zsh    eval "$(compcache completion zsh)" in ~/.zshrc
-    fish   compcache completion fish > ~/.config/fish/completions/compcache.fish
+    Put one of the examples into ~/.bashrc or ~/.zshrc. For fish, write the script to ~/.config/fish/completions/compcache.fish.
     """
     from click.shell_completion import get_completion_class
 

@@ -40,5 +40,5 @@ EXAMPLES = {
     "unpin": ("compcache unpin norm",),
     "clear": ("compcache clear --dry-run", "compcache clear --yes"),
     "remote": ("compcache remote --help",),
-    "completion": ('eval "$(compcache completion bash)"',),
+    "completion": ('eval "$(compcache completion bash)"', 'eval "$(compcache completion zsh)"'),
 }

@@ -36,6 +36,7 @@ def test_every_command_explains_itself(name: str) -> None:
     assert done.status == 0
     assert done.out.startswith(f"Usage: compcache {name} ")
     assert "--help" in done.out
+    assert "\\" not in done.out, "click would have replaced an escape"
 
 
 @pytest.mark.parametrize("name", ["key", "remote"])

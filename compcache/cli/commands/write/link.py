@@ -28,8 +28,8 @@ def command(session: Session, names: tuple[str, ...], all_functions: bool, into:
     """Link functions with the functions that they call in other modules.
 
     NAME is a function, a label, which selects all functions of this label, or a glob over functions. The image holds a function and
-    all functions that it calls, optimized as one program. Variables stay in their modules. Loads use the image until a newer
-    function has a name in it. Exit status 1 if a NAME was not linked.
+    all functions that it calls, optimized as one program. A module with variables moves into the image as a whole, or stays outside.
+    Loads use the image until a newer function has a name in it. Exit status 1 if a NAME was not linked.
     """
     if bool(names) == all_functions:
         raise click.UsageError("--all cannot be combined with NAMEs" if names else "give the names of functions, or --all")
