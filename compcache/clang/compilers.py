@@ -50,7 +50,7 @@ def find_compiler(language: str, cc: str | None = None) -> Compiler:
             return Compiler(language, path, f"{os.path.realpath(path)} {status.st_size} {status.st_mtime_ns}")
     raise CompileError(
         f"the compiler {' or '.join(names)} for {language} is not installed: install the compiler, or choose another compiler that is "
-        "built on LLVM (cc=, --cc)"
+        "built on LLVM (cc=)"
     )
 
 

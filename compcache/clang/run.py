@@ -30,7 +30,7 @@ _COMPILER = re.compile(r"\b(clang|flang|rustc)\b(?:-new)?(?: version)? (\d\S*)")
 _MAX_OUTPUT = 8_000  # characters of diagnostics in a message
 #: The flag for code in shared objects, also for preprocessors: the macros ``__PIC__`` and ``__PIE__`` depend on it.
 _POSITION_INDEPENDENT = ("-fPIC",)
-_NO_BITCODE = "the compiler {} does not write LLVM bitcode: choose a compiler that is built on LLVM (cc=, --cc)"
+_NO_BITCODE = "the compiler {} does not write LLVM bitcode: choose a compiler that is built on LLVM (cc=)"
 #: The beginning of a line that clang's option ``-v`` writes. The line names a file with further flags, which no flag need name.
 _CONFIGURATION = "Configuration file: "
 #: A line of a list of macros, which the preprocessor writes instead of code (``-dM``).
@@ -350,9 +350,7 @@ def _run_process(unit: Unit, arguments: list[str], code: bytes | None = None) ->
         reraise_interrupt(error)
         if unit.directory and not os.path.isdir(unit.directory):
             raise CompileError(f"the directory {unit.directory} of {unit.label} does not exist: create it") from error
-        raise CompileError(
-            f"the compiler {path} cannot be started ({error.strerror or error}): choose another compiler (cc=, --cc)"
-        ) from error
+        raise CompileError(f"the compiler {path} cannot be started ({error.strerror or error}): choose another compiler (cc=)") from error
 
 
 def _failure_text(compiler: str, status: int, diagnostics: str) -> str:

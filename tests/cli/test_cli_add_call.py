@@ -356,3 +356,10 @@ def test_a_text_may_have_any_bytes(directory: Path, signature: str, prefix: str)
     assert compcache("--dir", directory, "add", "-", "--export", f"first={signature}", input=code).status == 0
     assert compcache("--dir", directory, "call", "first", prefix + os.fsdecode(b"\xff")).out == "255\n"
     assert compcache("--dir", directory, "call", "first", f"{prefix}é").out == "195\n"
+
+
+def test_a_missing_compiler_is_reported_with_the_option(directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "one.c").write_text("int one(void) { return 1; }\n")
+    done = compcache("--dir", directory, "add", tmp_path / "one.c", "--cc", "no-such-compiler")
+    assert done.status == 2
+    assert done.err.endswith("choose another compiler that is built on LLVM (--cc)\n")
