@@ -72,8 +72,8 @@ _ASSEMBLY = re.compile(r'^module asm "([^"]*)"', re.MULTILINE)
 _ANY_ASSEMBLY = re.compile(r'^(?:[^"\n]|"[^"\n]*")*? asm(?: [a-z]+)* "([^"]*)"', re.MULTILINE)
 _LABELS = re.compile(r"(?:^|[;\n])\s*((?:[A-Za-z_$.][\w$.]*\s*:\s*)+)")
 _ASSIGNED = re.compile(r"(?:^|[;\n])\s*(?:\.(?:set|equ|comm|lcomm)\s+([A-Za-z_$.][\w$.]*)\s*,|([A-Za-z_$][\w$.]*)\s*=)")
-#: A directive, a label or an assignment: what other parts of the assembly can name.
-_CONNECTING = re.compile(r"(?:^|[;\n])\s*(?:\.|[\w$]+\s*[:=])")
+#: Whatever defines labels, macros or values, by which parts of assembly can name each other.
+_CONNECTING = re.compile(r"[:=]|(?<![\w$])\.")
 _WORD = re.compile(r"(?<![%\w.])[A-Za-z_$.][\w$.]*")  # no register, and no letter of the local label in `jmp 1f`
 #: An instruction or a directive: the first word of a statement, which is the name of no symbol unless it is assigned or a label.
 _INSTRUCTION = re.compile(r"(?:^|[;\n])\s*(?:[\w.$]+:\s*)*[A-Za-z.][\w.]*(?![\w.$]|\s*[:=])")

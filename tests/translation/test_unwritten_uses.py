@@ -220,7 +220,7 @@ def test_functions_with_assembly_keep_their_own_names(cache: Cache) -> None:
         'module asm ".set other, helper"\n' + _F + _CALL.format("call other@PLT") + _DECLARED,
         'module asm ".set other, inner"\n' + _F + _CALL.format("call other@PLT") + _HIDDEN,
         'module asm ".macro other"\nmodule asm "call helper@PLT"\nmodule asm ".endm"\n' + _F + _CALL.format("other") + _DECLARED,
-        _F + _CALL.format("jmp there") + "define i64 @g(i64 %x) {\n" + _CALL.format("there: call helper@PLT") + _DECLARED,
+        _F + _CALL.format("jmp there") + "define i64 @g(i64 %x) {\n" + _CALL.format("/* here */ there: call helper@PLT") + _DECLARED,
     ],
     ids=["another name", "another name of an own function", "macro", "label"],
 )
