@@ -19,7 +19,7 @@ from hypothesis import settings
 from compcache import Cache, ModuleSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
     from pathlib import Path
 
     from numba_helpers import Project
@@ -64,8 +64,7 @@ os.environ["XDG_CONFIG_HOME"] = os.path.join(os.path.dirname(__file__), "no-conf
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Whoever names files or folders gets their slow tests as well; `make test` names none. What is collected is no garbage."""
-    gc.disable()
+    """Whoever names files or folders gets their slow tests as well; `make test` names none."""
     if config.args_source is pytest.Config.ArgsSource.ARGS:
         config.option.markexpr = config.option.markexpr.removesuffix(" and not slow")
 
@@ -95,11 +94,16 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) * 3 // 2
 
 
-def pytest_collection_finish() -> None:
-    """Tests that collect garbage do not look through the thousands of tests each time."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected is no garbage, and tests that collect garbage do not look through the thousands of tests each time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -17,11 +17,11 @@ from compcache.arch.known import architecture
 from compcache.formats.host import platform_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = [
-    "ATTACHMENTS", "Assembly", "Definition", "GlobalValue", "GlobalValues", "Head", "add_attributes", "behind_name", "change_lines",
-    "find_extreme_construct", "function_texts", "functions_with_assembly", "is_vectorized", "leading_type", "lines_from",
+    "ALL_ASSEMBLY", "ATTACHMENTS", "Assembly", "Definition", "GlobalValue", "GlobalValues", "Head", "add_attributes", "behind_name",
+    "change_lines", "find_extreme_construct", "function_texts", "functions_with_assembly", "is_vectorized", "leading_type", "lines_from",
     "lines_of_variables", "long_lines",
     "parse_head", "passes_vectors", "plain_head", "quote", "read_assembly", "read_functions", "read_module", "read_values",
     "referenced_name", "references", "section_bounds", "split_at", "split_parameters", "symbol_counts", "target_text", "unquote",
@@ -70,10 +70,10 @@ _PARAMETER_NAME = re.compile(r' %(?:"[^"]*"|[-$.\w]+)\Z')
 _BEFORE_ATTRIBUTES = re.compile(r"(?: (?:local_)?unnamed_addr)?(?: addrspace\(\d+\))?")
 _ASSEMBLY = re.compile(r'^module asm "([^"]*)"', re.MULTILINE)
 _ANY_ASSEMBLY = re.compile(r'^(?:[^"\n]|"[^"\n]*")*? asm(?: [a-z]+)* "([^"]*)"', re.MULTILINE)
-#: Labels, and assignments of values to names, at the start of statements of top-level assembly.
-_DEFINED = re.compile(
-    r"(?:^|[;\n])\s*(?:((?:[A-Za-z_$.][\w$.]*\s*:\s*)+)|\.(?:set|equ|comm|lcomm)\s+([A-Za-z_$.][\w$.]*)\s*,|([A-Za-z_$][\w$.]*)\s*=)"
-)
+_LABELS = re.compile(r"(?:^|[;\n])\s*((?:[A-Za-z_$.][\w$.]*\s*:\s*)+)")
+_ASSIGNED = re.compile(r"(?:^|[;\n])\s*(?:\.(?:set|equ|comm|lcomm)\s+([A-Za-z_$.][\w$.]*)\s*,|([A-Za-z_$][\w$.]*)\s*=)")
+#: Whatever defines labels, macros or values, by which parts of assembly can name each other.
+_CONNECTING = re.compile(r"[:=]|(?<![\w$])\.")
 _WORD = re.compile(r"(?<![%\w.])[A-Za-z_$.][\w$.]*")  # no register, and no letter of the local label in `jmp 1f`
 #: An instruction or a directive: the first word of a statement, which is the name of no symbol unless it is assigned or a label.
 _INSTRUCTION = re.compile(r"(?:^|[;\n])\s*(?:[\w.$]+:\s*)*[A-Za-z.][\w.]*(?![\w.$]|\s*[:=])")
@@ -90,15 +90,16 @@ _LINKAGES = {
 _MOST_WORDS = 12
 
 
-#: The node of a graph for all assembly of a module. It is not stored, like LLVM's own symbols.
-_ALL_ASSEMBLY = "llvm. asm"
+#: A name that refers to all names in the assembly of a module. Like LLVM's own symbols, it is no node of the dependency graph.
+ALL_ASSEMBLY = "llvm. asm"
 
 
 class Assembly(NamedTuple):
-    """The names that top-level assembly defines, with the names between each and the next, and all names in assembly, also inline."""
+    """The names that top-level assembly defines, all names in assembly, also inline, and whether its parts can name each other."""
 
-    defined: Mapping[str, frozenset[str]]
+    defined: frozenset[str]
     mentioned: frozenset[str]
+    is_connected: bool
 
 
 class Definition(NamedTuple):
@@ -435,16 +436,13 @@ def read_assembly(text: str) -> Assembly:
     Instructions and registers are left out, as far as their form shows what they are, because functions can have such names.
     """
     if " asm " not in text:
-        return Assembly({}, frozenset())
+        return Assembly(frozenset(), frozenset(), is_connected=False)
     lines = "\n".join([unquote(line) for line in _ASSEMBLY.findall(text)]) if "module asm" in text else ""
-    defined: dict[str, frozenset[str]] = {}
-    matches = list(_DEFINED.finditer(lines))
-    ends = [*[match.start() for match in matches], len(lines)][1:]
-    for match, end in zip(matches, ends, strict=True):
-        names = [name.strip() for names in match.groups("") for name in names.split(":")]
-        words = _words(lines[match.start() : end]).difference(names)
-        defined.update([(name, words | defined.get(name, words)) for name in names if name and not name.startswith(".")])
-    return Assembly(defined, _words("\n".join(map(unquote, _templates(text)))))
+    defined = [label.strip() for labels in _LABELS.findall(lines) for label in labels.split(":")]
+    defined += [name for names in _ASSIGNED.findall(lines) for name in names]
+    templates = "\n".join(map(unquote, _templates(text)))
+    names = frozenset([name for name in defined if name and not name.startswith(".")])
+    return Assembly(names, _words(templates), is_connected=bool(_CONNECTING.search(templates)))
 
 
 def _words(assembly: str) -> frozenset[str]:
@@ -480,24 +478,24 @@ def section_bounds(text: str) -> frozenset[str]:
 def with_image_symbols(definitions: dict[str, Definition], text: str) -> dict[str, Definition]:
     """Return global values in which the symbols that assembly or the linker defines are definitions instead of declarations.
 
-    A symbol that assembly defines, and a function with inline assembly, refers to the names in its part of the assembly, and to
-    `_ALL_ASSEMBLY`, which refers to all names in the assembly of the module, because macros and labels connect its parts. A section bound
-    refers to the members of its section.
+    A symbol that assembly defines refers to `ALL_ASSEMBLY`, which refers to all names in the assembly of the module. A function with inline
+    assembly refers to the names in its own assembly, and to `ALL_ASSEMBLY` if macros or labels can connect the parts of the assembly. A
+    section bound refers to the members of its section.
     """
     assembly, bounds = read_assembly(text), section_bounds(text)
     mentioned = assembly.mentioned & definitions.keys()
     if not assembly.defined and not bounds and not mentioned:
         return definitions
-    changed = {**definitions, _ALL_ASSEMBLY: Definition("variable", "", tuple(sorted(mentioned)))}
+    changed = {**definitions, ALL_ASSEMBLY: Definition("variable", "", tuple(sorted(mentioned)))}
     for name, words in functions_with_assembly(text).items():
-        names = dict.fromkeys([*definitions[name].references, *sorted(words & mentioned), _ALL_ASSEMBLY])
+        names = dict.fromkeys([*definitions[name].references, *sorted(words & mentioned), *[ALL_ASSEMBLY] * assembly.is_connected])
         changed[name] = definitions[name]._replace(references=tuple(names))
     for name, definition in definitions.items():
         if definition.kind not in ("declaration", "external"):
             continue
         if name in assembly.defined:
             kind = "function" if definition.kind == "declaration" else "variable"
-            changed[name] = Definition(kind, definition.head, (*sorted(assembly.defined[name] & mentioned), _ALL_ASSEMBLY))
+            changed[name] = Definition(kind, definition.head, (ALL_ASSEMBLY,))
         elif name in bounds:
             attribute = f' section "{name.split("_", 3)[3]}"'  # of a name like __start_section
             members = tuple([member for member, other in definitions.items() if attribute in other.head])

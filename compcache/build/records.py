@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from compcache.build.ir_text import ALL_ASSEMBLY
 from compcache.build.pic import INITIALIZE
 from compcache.build.slots import SLOT_PREFIX
 from compcache.depgraph import DependencyGraph
@@ -211,9 +212,11 @@ def symbol_nodes(
         if name.startswith("llvm."):
             continue
         kind, shown_name = _node_kind(name, definition, resolution)
-        references = tuple([other for other in definition.references if not other.startswith("llvm.")])
+        references = {other: None for other in definition.references if not other.startswith("llvm.")}
+        if ALL_ASSEMBLY in definition.references:
+            references.update([(other, None) for other in definitions[ALL_ASSEMBLY].references if other != name])
         signature = signatures.get(name) or ("constant" if kind == "variable" and _CONSTANT.match(definition.head) else "")
-        nodes.append(SymbolNode(name, kind, exports.get(name, shown_name), signature, references))
+        nodes.append(SymbolNode(name, kind, exports.get(name, shown_name), signature, tuple(references)))
     return nodes
 
 

@@ -264,7 +264,7 @@ def _compile_module(
     assembly = ir_text.read_assembly(printed)
     exports = _choose_exports(variables, function_aliases, own_thread_locals, values, assembly.defined, request)
     resolution = resolve_declarations(
-        Unresolved(module, printed, values, own_thread_locals, assembly.defined.keys() | ir_text.section_bounds(printed)),
+        Unresolved(module, printed, values, own_thread_locals, assembly.defined | ir_text.section_bounds(printed)),
         request.requests,
         lambda names: codegen.call_in_caller(list, filter(request.is_cached, names)),
         shared=request.shared,

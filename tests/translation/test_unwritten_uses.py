@@ -214,6 +214,22 @@ def test_functions_with_assembly_keep_their_own_names(cache: Cache) -> None:
     assert {name: cache.dependencies(f"by_{name}", transitive=False) for name in names} == {name: (name,) for name in names}
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        'module asm ".set other, helper"\n' + _F + _CALL.format("call other@PLT") + _DECLARED,
+        'module asm ".set other, inner"\n' + _F + _CALL.format("call other@PLT") + _HIDDEN,
+        'module asm ".macro other"\nmodule asm "call helper@PLT"\nmodule asm ".endm"\n' + _F + _CALL.format("other") + _DECLARED,
+        _F + _CALL.format("jmp there") + "define i64 @g(i64 %x) {\n" + _CALL.format("/* here */ there: call helper@PLT") + _DECLARED,
+    ],
+    ids=["another name", "another name of an own function", "macro", "label"],
+)
+def test_dependencies_include_what_other_parts_of_the_assembly_name(cache: Cache, code: str) -> None:
+    cache.add_module(ModuleSource(_HELPER))
+    cache.add_module(ModuleSource(code, imports=["helper"]))
+    assert cache.dependencies("f", transitive=True)[-1:] == ("helper",)
+
+
 def test_text_that_mentions_assembly_often_takes_little_memory(tmp_path: Path) -> None:
     script = """
     import resource
