@@ -196,7 +196,7 @@ def _objects_read_by_code(code: types.CodeType, namespace: dict[str, Any], state
     reads = reads_of(code)
     namespaces = NAMESPACE_ATTRIBUTES.intersection(reads.attributes)
     if namespaces:
-        raise _ExternalStateError(f"the attribute {min(namespaces)!r} in {name}")
+        raise _ExternalStateError(f"the attribute {min(namespaces)!r}, which {name} reads")
     for chain in reads.chains:
         if chain[0] in state:
             raise _ExternalStateError(f"the global {chain[0]!r} of {name}, which functions of its module assign")
@@ -208,7 +208,7 @@ def _objects_read_by_code(code: types.CodeType, namespace: dict[str, Any], state
     for imported in reads.imports:
         module = sys.modules.get(imported) or sys.modules.get(f"{namespace.get('__package__')}.{imported}")
         if module is None and imported not in REVIEWED_MODULES:
-            raise _ExternalStateError(f"the module {imported} in {name}")
+            raise _ExternalStateError(f"the module {imported}, which {name} imports")
         attributes = {} if module is None else vars(module)
         yield from [attributes[attribute] for attribute in reads.attributes if attribute in attributes]
     for constant in code.co_consts:
