@@ -67,7 +67,7 @@ def read_type(read_record: Callable[[int], bytes], link_type: bytes) -> str:
 
 def extent_of(variable: str) -> tuple[int, ...]:
     """Return the size and the alignment in a variable's link type, 0 for an unknown size; () for an unknown type."""
-    return tuple([int(word) if word != _UNKNOWN else 0 for word in variable.split(" ")[1:4:2]])
+    return tuple([int(word) if word != _UNKNOWN else 0 for word in variable.split(" ")[1:4:2]])  # the second and the fourth word
 
 
 def _expected_definition(use: str) -> str:

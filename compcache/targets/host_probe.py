@@ -51,7 +51,7 @@ def probe_host(processor: Processor) -> Host:
     cpu, reported = in_llvm_thread(lambda: (llvm.get_host_cpu_name(), llvm.get_host_cpu_features()))
     known_words = feature_words(platform_name().partition("-")[0])
     names = {name for name, has in reported.items() if has and (name not in known_words or processor.meets(known_words[name]))}
-    if platform_name().split("-")[1] in architecture(platform_name()).kernels_with_features:
+    if platform_name().split("-")[1] in architecture(platform_name()).kernels_with_features:  # linux in x86_64-linux-elf
         names |= {name for name, words in known_words.items() if processor.meets(words)}
     table = table_of(platform_name())
     if table is None:

@@ -106,7 +106,7 @@ def counts_as_pure(module: str, name: str) -> bool:
 
 
 def reads_external_state(name: str) -> bool:
-    """Return whether a full name denotes a module, or an object, of a library that generates code that reads the process, host or files."""
+    """Return whether a module or an object of a code generator reads the process, the host or files. `name` is its full name."""
     top, *parts = name.split(".")
     excluded = CODE_GENERATORS.get(top, ())
     return any(f"{name}.".startswith(f"{other}.") for other in excluded) or (bool(excluded) and not PROCESS_FUNCTIONS.isdisjoint(parts))
