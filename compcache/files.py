@@ -520,8 +520,8 @@ def read_file(files: Files, path: str, limit: int, *, owners: frozenset[int] | N
         raise OSError(f"{path} is not a regular file")
     if owners is not None and writer(status) not in owners:
         if writer(status) < 0:
-            raise OSError(f"other users can write to {path}")
-        raise OSError(f"{path} belongs to user {status.st_uid}, who is not trusted")
+            raise OSError(f"other users can write to {path}: run chmod go-w on it")
+        raise OSError(f"{path} belongs to user {status.st_uid}, who is not trusted: change its owner")
     if size > limit:
         raise OSError(f"{path} has {size} bytes, but at most {limit} are allowed")
     data = read_at(files, opened, 0, size)

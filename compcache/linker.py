@@ -477,7 +477,7 @@ def _encode_notes(translated: Translated, identity: Any, seconds: float) -> byte
 
 def _makers_text_of(translated: Translated, linker: Linker | None) -> str:
     """Return the text for the record of makers: programs that made the source's and the inlined code, this package, and the linker."""
-    makers = [Maker(*line.partition(" ")[::2]) for line in translated.makers.splitlines()]
+    makers = [Maker(*line.partition(" ")[::2]) for line in translated.makers.splitlines()]  # "NAME VERSION"
     makers += [*translated.prepared.inlined.makers, *codegen.own_makers()]
     if linker is not None:
         makers.append(Maker(*version_of(linker)))

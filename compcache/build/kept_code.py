@@ -151,7 +151,7 @@ def _image_contains(image: bytes, section: CodeSection, start: int, end: int) ->
 def _fixed_runs(section: CodeSection, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield the ranges between two offsets that linking does not change, as (start, end)."""
     run_start = start
-    for changed_start, changed_end in section.places():
+    for changed_start, changed_end in section.changed_ranges():
         if changed_end <= start or changed_start >= end:
             continue
         if changed_start > run_start:

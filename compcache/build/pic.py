@@ -221,19 +221,19 @@ def with_addresses(text: str, imported: Collection[str], provided: Iterable[str]
     for number, name in enumerate([*imported, *merged]):
         chunks = [_with_calls(chunk, name, f"{_ADDRESS}{number}") if _reference_text(name) in chunk else chunk for chunk in chunks]
     lines = [f"declare nonnull ptr {_reference_text(ADDRESS_OF + name)}() nounwind readnone willreturn" for name in imported]
-    lines += [_returning("hidden", ADDRESS_OF + name, _reference_text(name)) for name in provided]
+    lines += [_function_returning("hidden", ADDRESS_OF + name, _reference_text(name)) for name in provided]
     for name, pointer in shared.items():
         lines += [
             heads[name],
             f"{pointer} = linkonce_odr global ptr {_reference_text(_OWN + name)}",
-            _returning("internal", _OWN + name, _reference_text(name)),
-            _returning("hidden", ADDRESS_OF + name, "%p", f"  %f = load ptr, ptr {pointer}\n  %p = call ptr %f()\n"),
+            _function_returning("internal", _OWN + name, _reference_text(name)),
+            _function_returning("hidden", ADDRESS_OF + name, "%p", f"  %f = load ptr, ptr {pointer}\n  %p = call ptr %f()\n"),
         ]
     code, count = "\n}\n".join(chunks), 0
     if shared:
         code, count = _AT_THREAD_EXIT.subn(r"\1@compcache.thread_atexit(", code)
     if count:
-        lines.append(_KEEP_OTHERS.format(others="".join(map(_keeping, range(len(shared)), shared.values()))))
+        lines.append(_KEEP_OTHERS.format(others="".join(map(_code_to_keep_module, range(len(shared)), shared.values()))))
     return "\n".join([code, *lines, ""])
 
 
@@ -245,13 +245,13 @@ def _size_of(types: Types, line: str) -> int:
     return -1
 
 
-def _keeping(number: int, pointer: str) -> str:
+def _code_to_keep_module(number: int, pointer: str) -> str:
     """Return code that keeps the module with the function to which a variable points, until the thread ends."""
     register = f"call i32 @__cxa_thread_atexit(ptr @compcache.release, ptr null, ptr %f{number})"
     return f"  %f{number} = load ptr, ptr {pointer}\n  {register}\n"
 
 
-def _returning(linkage: str, name: str, result: str, body: str = "") -> str:
+def _function_returning(linkage: str, name: str, result: str, body: str = "") -> str:
     """Return the definition of a function that returns an address."""
     return f"define {linkage} nonnull ptr {_reference_text(name)}() nounwind {{\n{body}  ret ptr {result}\n}}"
 

@@ -606,7 +606,7 @@ def _truncate_integer(definition: Integer, bits: int) -> Integer:
     Raise `GlobalValidationError` if the type cannot represent the integer.
     """
     if not -(1 << (bits - 1)) <= definition.value < 1 << bits:
-        raise invalid_error(f"{describe_integer(definition.value)} does not fit the type i{bits}")
+        raise invalid_error(f"{describe_integer(definition.value)} does not fit the type i{bits}: give another value, or change the type")
     return Integer(definition.value & ((1 << bits) - 1))
 
 

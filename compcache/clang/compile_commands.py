@@ -68,7 +68,7 @@ def read_compile_commands(path: str | os.PathLike[str]) -> tuple[CompileCommand,
     if not isinstance(entries, list):
         raise CompileError(f"{path} is not a compilation database: the JSON text must be a list of entries")
     base_directory = os.path.dirname(os.path.abspath(path))
-    commands = [_read_entry(entry, base_directory, f"{path}: entry {number}") for number, entry in enumerate(entries)]
+    commands = [_read_entry(entry, base_directory, f"entry {number} of {path}") for number, entry in enumerate(entries)]
     return tuple(dict.fromkeys([command for command in commands if language_of(command.path) in _LANGUAGES]))
 
 
@@ -78,9 +78,9 @@ def _read_entry(entry: Any, base_directory: str, label: str) -> CompileCommand:
         raise CompileError(f"{label} must be a JSON object")
     name, directory = entry.get("file"), entry.get("directory", base_directory)
     if not isinstance(name, str):
-        raise CompileError(f'{label}: its key "file" must be the name of a file, not {type(name).__name__}')
+        raise CompileError(f'the key "file" of {label} must be the name of a file, not {type(name).__name__}')
     if not isinstance(directory, str):
-        raise CompileError(f'{label}: its key "directory" must be the path of a directory, not {type(directory).__name__}')
+        raise CompileError(f'the key "directory" of {label} must be the path of a directory, not {type(directory).__name__}')
     words = _split_command(entry, f"{label} ({name})")
     while len(words) > 1 and os.path.basename(words[0]) in _LAUNCHERS:
         del words[0]

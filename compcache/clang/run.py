@@ -372,7 +372,7 @@ def _input_arguments(unit: Unit) -> list[str]:
 def _prerequisites(rule: bytes) -> list[str]:
     """Return the prerequisites of a makefile rule. A name that makefiles cannot express is not restored correctly."""
     text = rule.decode("utf-8", "surrogateescape").replace("\\\n", " ")
-    names = text.partition(": ")[2].strip("\n").split("\n\n")[0]
+    names = text.partition(": ")[2].strip("\n").split("\n\n")[0]  # a blank line ends the rule of rustc
     return [re.sub(r"\\([ #])", r"\1", name).replace("$$", "$") for name in re.findall(r"(?:\\ |\S)+", names)]
 
 

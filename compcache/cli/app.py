@@ -255,7 +255,8 @@ def _validate_settings() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status.
 
-    This changes the process: warnings of the cache become messages, and standard streams replace characters that they cannot encode.
+    This changes the process: warnings become messages, garbage is collected less often, and standard streams replace characters that they
+    cannot encode. Closed standard streams are opened, and discard the output.
 
     Args:
         arguments: the arguments after the program name; None for the arguments of this process.

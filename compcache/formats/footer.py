@@ -147,6 +147,6 @@ def is_signed_with(footer: Footer, signing_key: bytes) -> bool:
     """Return whether a footer has a valid MAC by a key. The comparison takes constant time."""
     expected = mac(footer.signed, signing_key)
     difference = 0
-    for expected_byte, actual_byte in zip(expected, footer.mac, strict=True):
+    for expected_byte, actual_byte in zip(expected, footer.mac, strict=True):  # importing `hmac` is slow
         difference |= expected_byte ^ actual_byte
     return difference == 0

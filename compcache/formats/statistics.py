@@ -246,7 +246,7 @@ class UsesInSum:
         first_key = self._firsts.get(page)
         if first_key is None:
             data = self._read(self._start + page * _PAGE * _USE.size, 2 * KEY_SIZE)
-            first_key = self._firsts[page] = data[KEY_SIZE:] + data[:KEY_SIZE]
+            first_key = self._firsts[page] = data[KEY_SIZE:] + data[:KEY_SIZE]  # a use begins with the name key
         return first_key
 
 

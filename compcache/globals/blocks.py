@@ -95,7 +95,7 @@ class Text(GlobalDefinition):
 
 def _plain_format(format_: str) -> str:
     """Remove field names and complex numbers, whose letters look like addresses, from a buffer format."""
-    plain = "".join(format_.split(":")[::2])
+    plain = "".join(format_.split(":")[::2])  # a name is between two colons
     for number in ("Zf", "Zd", "Zg"):
         plain = plain.replace(number, "")
     return plain

@@ -217,7 +217,7 @@ class DictMember(GlobalDefinition):
         try:
             value = mapping[self.key]
         except (KeyError, TypeError):  # a subclass may raise either
-            raise invalid_error(f"the dict {location} has no key {self.key!r}") from None
+            raise invalid_error(f"the dict {location} has no key {self.key!r}: add the key before the function is loaded") from None
         module, _, qualname = self.expected.partition(":")
         expected = _find_object(module, qualname)
         if not isinstance(expected, type) or not isinstance(value, expected):

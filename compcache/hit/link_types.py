@@ -42,7 +42,7 @@ _PROMOTED = frozenset(("i1", "i8", "i16"))
 def unite_types(types: Iterable[str]) -> str:
     """Return the type of a use from the types of its call sites."""
     distinct = set(types)
-    return OR.join(sorted(text for text in distinct if not (text.endswith(IGNORED) and _without(text, IGNORED) in distinct)))
+    return OR.join(sorted(text for text in distinct if not (text.endswith(IGNORED) and _without_mark(text, IGNORED) in distinct)))
 
 
 def type_digest(text: str) -> bytes:
@@ -67,20 +67,20 @@ def read_type(read_record: Callable[[int], bytes], link_type: bytes) -> str:
 
 def extent_of(variable: str) -> tuple[int, ...]:
     """Return the size and the alignment in a variable's link type, 0 for an unknown size; () for an unknown type."""
-    return tuple([int(word) if word != _UNKNOWN else 0 for word in variable.split(" ")[1:4:2]])
+    return tuple([int(word) if word != _UNKNOWN else 0 for word in variable.split(" ")[1:4:2]])  # the second and the fourth word
 
 
 def _expected_definition(use: str) -> str:
     """Return the definition that one alternative of a use matches exactly, by the rules in `docs/format.md`, "Records"."""
     if use.startswith(VARIABLE):
-        return use if CONSTANT in use else _without(use, WRITTEN)
-    plain = _without(use, IGNORED).replace("{", "").replace("}", "")
+        return use if CONSTANT in use else _without_mark(use, WRITTEN)
+    plain = _without_mark(use, IGNORED).replace("{", "").replace("}", "")
     before, variadic, _ = plain.partition(VARIADIC)
     convention = plain.rpartition(")")[2]
     return f"{before}{variadic}){convention}" if variadic else plain
 
 
-def _without(text: str, mark: str) -> str:
+def _without_mark(text: str, mark: str) -> str:
     """Return a type without a mark at its end."""
     return text.removesuffix(f" {mark}")
 

@@ -39,7 +39,7 @@ def _configure_logging() -> None:
     """If `COMPCACHE_DEBUG` is on (`is_on`), write all events to standard error. Handlers and a level that the program has set stay."""
     if not is_on(DEBUG_VARIABLE):
         return
-    if not _logger.handlers and not _logger.hasHandlers():
+    if not _logger.hasHandlers():
         handler = _StderrHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
         _logger.addHandler(handler)

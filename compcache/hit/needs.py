@@ -225,7 +225,7 @@ class _LoadContext:
 
 
 def collect_stores(loader: Loader, chosen: dict[str, Choice]) -> tuple[list[bytes], list[dict[Any, Any]]]:
-    """Return the stores into the slots of the chosen modules, and the updates of the modules' tables.
+    """Return the stores into the slots of the chosen modules, and the updates: the table of each module, followed by its new items.
 
     If the records of a module do not fit its image, quarantine the module and raise `IntegrityError`.
     """

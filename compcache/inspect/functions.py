@@ -19,7 +19,7 @@ from compcache.inspect.descriptions import CacheInfo, FunctionReport, GlobalRepo
 from compcache.inspect.provenance import provenance
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish.module_reader import needs_of, read_graph, read_notes
-from compcache.targets.processor_words import names_in
+from compcache.targets.processor_words import features_in
 from compcache.usage.ledger import Uses
 from compcache.usage.listings import read_parts_and_entries
 
@@ -66,7 +66,7 @@ def _describe_copy(loader: Loader, module: ModuleFile, offset: int, *, loaded: b
         module_id=module.module_id.hex(),
         signature=record.signature.removeprefix(LINK_ONLY),
         cpu=header.cpu,
-        features=names_in(header.features_of(record)),
+        features=features_in(header.features_of(record)),
         llvm_version=header.llvm_version,
         image_kind=header.image_kind,
         size=module.size,

@@ -87,8 +87,8 @@ def _warn_about_null(modules: Iterable[BuiltModule]) -> None:
     names = sorted({name for built in modules for name in built.null if not _RESERVED.match(name)})
     if names:
         warn(
-            f"weak references to {join_first(map(repr, names), _MOST_NAMED)} are null: no module defines them now, and later definitions "
-            "will not be used; unless they are hooks that may be absent, add the module that defines them together with the module that "
-            "uses them, or name them in imports=",
+            f"weak references to {join_first(map(repr, names), _MOST_NAMED)} are null: no module defines the symbols now, and later "
+            "definitions will not be used; unless the symbols may be absent, like hooks, add their modules together with the module that "
+            "uses them, or name the symbols in imports=",
             CacheWarning,
         )

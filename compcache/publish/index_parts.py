@@ -54,7 +54,7 @@ def known_parts(store: Store) -> list[str]:
 
 def start_time_of(part: str) -> int:
     """Return the time when the reading of a part began, in nanoseconds since the epoch."""
-    return int(part[6:22], 16)
+    return int(part[6:22], 16)  # after the first and the last directory: 00-ff-
 
 
 def fans_of(part: str) -> set[str]:

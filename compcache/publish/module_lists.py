@@ -207,7 +207,7 @@ class _Counter:
 
 def _module_of(key: bytes) -> bytes:
     """Return the module_id of the module that a key belongs to."""
-    return key[-DIGEST_SIZE:] if key[:1] not in b"er" else key[-DIGEST_SIZE - _OFFSET_SIZE : -_OFFSET_SIZE]
+    return key[-DIGEST_SIZE:] if key[:1] not in b"er" else key[-DIGEST_SIZE - _OFFSET_SIZE : -_OFFSET_SIZE]  # entries have an offset
 
 
 class _List:

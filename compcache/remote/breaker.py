@@ -47,7 +47,7 @@ class Breaker:
         return time.time() < pause_end
 
     def is_half_open(self) -> bool:
-        """Return whether the store must be probed before it gets another request."""
+        """Return whether the pause is over, so that the store must be probed before it gets another request."""
         _, pause_end, _ = self._read_state()
         return 0 < pause_end <= time.time()
 

@@ -125,7 +125,7 @@ def read_publish_key(publish_key: str) -> SecretKey:
     """Return the secret key in the setting `publish_key`, which contains the key or names its variable or file.
 
     Raises:
-        ValueError: the text is not a key, or refers to an environment variable that is not set.
+        ValueError: the text is not a key, or its reference is refused (`read_secret`).
         OSError: the file with the key cannot be read.
     """
     return parse_secret_key(read_secret(publish_key, "publish_key"))

@@ -8,7 +8,7 @@ from compcache.arch.known import architecture
 from compcache.formats.host import Processor, platform_name
 from compcache.record import Record
 from compcache.targets.cpu_table import table_of
-from compcache.targets.processor_words import as_text, feature_words
+from compcache.targets.processor_words import feature_words, format_features
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,12 +51,12 @@ def probe_host(processor: Processor) -> Host:
     cpu, reported = in_llvm_thread(lambda: (llvm.get_host_cpu_name(), llvm.get_host_cpu_features()))
     known_words = feature_words(platform_name().partition("-")[0])
     names = {name for name, has in reported.items() if has and (name not in known_words or processor.meets(known_words[name]))}
-    if platform_name().split("-")[1] in architecture(platform_name()).kernels_with_features:
+    if platform_name().split("-")[1] in architecture(platform_name()).kernels_with_features:  # linux in x86_64-linux-elf
         names |= {name for name, words in known_words.items() if processor.meets(words)}
     table = table_of(platform_name())
     if table is None:
         absent = {name for name, has in reported.items() if not has}
-        return Host(cpu, as_text(names), ",".join(_signed_names(names, absent)), processor)
+        return Host(cpu, format_features(names), ",".join(_signed_names(names, absent)), processor)
     unknown = {name for name in reported if not table.knows(name)}  # the table may be older than this LLVM
     supported = table.supported(names)
     if cpu in table.cpus:
@@ -64,7 +64,7 @@ def probe_host(processor: Processor) -> Host:
         added, hidden = supported - assumed, assumed - supported
     else:  # LLVM may assume anything, so all features are listed
         added, hidden = supported, table.required - supported
-    return Host(cpu, as_text(supported | (names & unknown)), ",".join(_signed_names(added, hidden | (unknown - names))), processor)
+    return Host(cpu, format_features(supported | (names & unknown)), ",".join(_signed_names(added, hidden | (unknown - names))), processor)
 
 
 def _signed_names(added: Iterable[str], removed: Iterable[str]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.arch.known import architecture
 from compcache.errors import CompileError
 from compcache.targets.cpu_table import baseline, table_of
-from compcache.targets.processor_words import required
+from compcache.targets.processor_words import enabled_features
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -78,15 +78,15 @@ def _machine_for(
     name = host_cpu if cpu is None or is_native else cpu or baseline(platform)
     if table is None:
         text = ",".join(filter(None, (host_features if is_native else "", changes)))
-        return Machine(name, text, required(text), required(changes), identity, is_native and not changes)
+        return Machine(name, text, enabled_features(text), enabled_features(changes), identity, is_native and not changes)
     if not is_native:
         name, changes = _architecture_version(name, changes, table)
         table.check(name, changes)
-        return Machine(name, changes, table.expand(name, changes), table.closure(required(changes)), identity)
+        return Machine(name, changes, table.expand(name, changes), table.closure(enabled_features(changes)), identity)
     table.check(baseline(platform), changes)
     text = ",".join(filter(None, (adjustments, changes)))
-    unknown = required(host_features) - table.required
-    return Machine(name, text, table.expand(name, text) | unknown, table.closure(required(changes)), identity, not features)
+    unknown = enabled_features(host_features) - table.required
+    return Machine(name, text, table.expand(name, text) | unknown, table.closure(enabled_features(changes)), identity, not features)
 
 
 def parse_targets(targets: Iterable[str] | str) -> list[tuple[str | None, str | None]]:

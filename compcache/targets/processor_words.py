@@ -16,20 +16,23 @@ from compcache.formats.host import Processor, platform_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["as_text", "feature_words", "missing_features", "names_in", "processor_with", "required", "requirement_of", "words_of"]
+__all__ = [
+    "enabled_features", "feature_words", "features_in", "format_features", "missing_features", "processor_with", "requirement_of",
+    "words_of",
+]  # fmt: skip
 
 
-def as_text(features: Iterable[str]) -> str:
+def format_features(features: Iterable[str]) -> str:
     """Return features as sorted text, as in stored records: ``+avx2,+fma``."""
     return ",".join(["+" + name for name in sorted(features)])
 
 
-def names_in(features: str) -> str:
+def features_in(features: str) -> str:
     """Return the part of a processor requirement with the feature names, like ``+avx2,+fma``, without the words."""
     return features.partition(";")[0]
 
 
-def required(features: str) -> frozenset[str]:
+def enabled_features(features: str) -> frozenset[str]:
     """Return the names of the features that a list like ``+avx2,-avx512f`` enables."""
     return frozenset([feature[1:] for feature in features.split(",") if feature.startswith("+")])
 
@@ -80,7 +83,7 @@ def requirement_of(features: frozenset[str], basic: frozenset[str], platform: st
     parts = [words] if words else []
     if unknown:
         parts.append(f"same:{identity}")
-    return f"{as_text(names)};{','.join(parts)}" if names else ""
+    return f"{format_features(names)};{','.join(parts)}" if names else ""
 
 
 def processor_with(features: Iterable[str], platform: str, cpu: str) -> Processor:
@@ -100,7 +103,7 @@ def missing_features(features: str, processor: Processor) -> tuple[str, ...]:
     known_words = feature_words(platform_name().partition("-")[0])
     items = features.rpartition(";")[2].split(",")
     absent_items = [item for item in items if not processor.meets(item)]
-    names = sorted(required(names_in(features)))
+    names = sorted(enabled_features(features_in(features)))
     if all(item.startswith("same:") for item in absent_items):  # the features that no word describes
         return tuple([name for name in names if name not in known_words])
     absent = [name for name in names if name in known_words and not processor.meets(known_words[name])]

@@ -9,7 +9,7 @@ from compcache.arch.known import KNOWN, architecture
 from compcache.errors import CompileError
 from compcache.formats.host import platform_name
 from compcache.targets.cpu_table import baseline, table_of
-from compcache.targets.processor_words import required
+from compcache.targets.processor_words import enabled_features
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -107,7 +107,7 @@ def function_features(attributes: str, platform: str) -> frozenset[str]:
     target_values = dict(TARGET_ATTRIBUTE.findall(attributes))
     features = target_values.get("target-features", "")
     table = table_of(platform)
-    return required(features) if table is None else table.expand(target_values.get("target-cpu", ""), features)
+    return enabled_features(features) if table is None else table.expand(target_values.get("target-cpu", ""), features)
 
 
 def used_by(code: str, features: frozenset[str]) -> frozenset[str]:
@@ -150,7 +150,7 @@ def requires_more_than(intrinsics: Iterable[str], features: frozenset[str]) -> b
     """
     for name in intrinsics:
         features_by_family = next((arch.intrinsic_features for arch in KNOWN if arch.intrinsics and name.startswith(arch.intrinsics)), None)
-        family = name.split(".")[2].partition("_")[0]
+        family = name.split(".")[2].partition("_")[0]  # avx2 in llvm.x86.avx2.psad.bw
         if features_by_family is not None and features_by_family.get(family, family) not in features:
             return True
     return False

@@ -16,7 +16,7 @@ from compcache.interrupts import reraise_interrupt
 from compcache.publish.module_lists import base_of
 from compcache.publish.module_rows import Platform, Row, read_row
 from compcache.store import Store
-from compcache.targets.processor_words import as_text, missing_features, names_in, required
+from compcache.targets.processor_words import enabled_features, features_in, format_features, missing_features
 from compcache.usage.folding import entries_in, find_parts_and_entries, fold
 from compcache.usage.last_uses import LastUses
 from compcache.usage.ledger import Uses, fold_long
@@ -325,7 +325,7 @@ def _summary_of_row(row: Row, size: int, created: float, problem: str, uses: tup
     """Return the summary of a module. `uses` has the number of uses and the time of the last use, in seconds since the epoch."""
     platform = row.platform
     signatures = [signature.removeprefix(LINK_ONLY) for signature in row.signatures]
-    features = as_text({name for text in platform.features.split("\n") for name in required(names_in(text))})
+    features = format_features({name for text in platform.features.split("\n") for name in enabled_features(features_in(text))})
     return ModuleSummary(
         row.module_id.hex(), tuple(map(_new_function, zip(row.names, signatures, strict=True))), row.imports, size, created,
         row.seconds, platform.cpu, features, platform.llvm_version, platform.image_kind, problem, *uses, directory,

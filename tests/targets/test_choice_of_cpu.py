@@ -15,7 +15,7 @@ from compcache.formats.host import platform_name
 from compcache.publish.index_merge import merge
 from compcache.publish.index_rebuild import rebuild_index
 from compcache.publish.removal import remove_file
-from compcache.targets.processor_words import required
+from compcache.targets.processor_words import enabled_features
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +60,7 @@ def test_of_equal_requirements_the_same_tuning_is_taken(directory: Path) -> None
             changes = f"{features},-clflushopt,-xsavec,-prfchw,-rdseed,-adx,-aes"
             cache.add_module(ModuleSource(constant(NAME, value), cpu=cpu, features=changes))
         skylake, broadwell = sorted(cache.realizations(NAME), key=lambda r: r.cpu, reverse=True)
-        assert required(skylake.features) == required(broadwell.features)
+        assert enabled_features(skylake.features) == enabled_features(broadwell.features)
     for cpu, value in (("skylake", 0), ("broadwell", 1)):
         with on_host(Cache(directory, retarget=False), host_like(cpu)) as cache:
             assert cache.get_target(NAME)() == value

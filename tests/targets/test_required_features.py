@@ -16,7 +16,7 @@ from compcache.publish import host_file
 from compcache.targets.cpu_table import cpu_table
 from compcache.targets.host_probe import probe_host
 from compcache.targets.machine import machine_for
-from compcache.targets.processor_words import required
+from compcache.targets.processor_words import enabled_features
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +46,7 @@ define i64 @wide(i64 %x) noinline "target-features"="+avx512bw" {
 
 def features_of(cache: Cache, name: str) -> frozenset[str]:
     (realization,) = cache.realizations(name)
-    return required(realization.features)
+    return enabled_features(realization.features)
 
 
 @pytest.mark.usefixtures("undecoded")
@@ -175,7 +175,7 @@ def test_what_the_host_does_not_have_is_taken_away_from_its_cpu(monkeypatch: pyt
     monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: told("skylake-avx512", ("avx512", "pku")))
     host = probe_host(host_like("skylake-avx512").processor)
     assert "-avx512f" in host.adjustments.split(",")
-    assert "avx2" in required(host.features)
+    assert "avx2" in enabled_features(host.features)
     machine = machine_for(None, None, host, platform_name())
     assert not [name for name in machine.requires if name.startswith("avx512")]
     assert machine.cpu == "skylake-avx512"  # still tuned for it
@@ -198,7 +198,7 @@ def test_a_feature_whose_base_is_hidden_is_not_used(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(llvm, "get_host_cpu_name", lambda: "skylake-avx512")
     monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: told("skylake-avx512", ("fma",)))
     host = probe_host(host_like("skylake-avx512").processor)
-    assert not {"avx512f", "avx512bw", "fma"} & required(host.features)
+    assert not {"avx512f", "avx512bw", "fma"} & enabled_features(host.features)
     machine = machine_for(None, None, host, platform_name())
     assert not {"avx512f", "avx512bw", "fma"} & machine.requires
 

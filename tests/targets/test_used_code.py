@@ -12,7 +12,7 @@ from hosts import LOOP, host_like, on_host
 from compcache import Cache, Identity, ModuleSource, NotCachedError
 from compcache.arch import x86_64
 from compcache.formats.host import platform_name
-from compcache.targets.processor_words import required
+from compcache.targets.processor_words import enabled_features
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +71,7 @@ define i64 @alone(i64 %x) {
 
 def features_of(cache: Cache, name: str) -> frozenset[str]:
     (realization,) = cache.realizations(name)
-    return required(realization.features)
+    return enabled_features(realization.features)
 
 
 def test_two_integer_instructions_require_nothing_whatever_the_host_has(cache: Cache, directory: Path) -> None:
@@ -156,7 +156,7 @@ with Cache(directory) as cache:
     cache.add_module(ModuleSource({constant("f", 1)!r}, cpu="haswell"))
     result = cache.realizations("f")[0].features
 """
-    assert {"avx2", "fma"} <= required(str(run_fresh(directory, script)))
+    assert {"avx2", "fma"} <= enabled_features(str(run_fresh(directory, script)))
     with on_host(Cache(directory), host_like("nehalem")) as nehalem:
         assert nehalem.get_target("f")() == 1  # retargeted
 

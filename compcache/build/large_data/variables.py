@@ -150,7 +150,6 @@ def _replace_definitions(module: Any, context: Any, names: set[str], placeholder
     before = {value.name: (value.linkage, value.visibility) for value in module.global_variables if value.name in names}
     for variable in module.global_variables:
         if variable.name in names:
-            variable.visibility = "default"
             variable.linkage = "weak_any"
     module.link_in(codegen.parse(target_text(module) + "\n".join(placeholders), context))
     for variable in module.global_variables:

@@ -59,7 +59,8 @@ class _TypeRecord:
     __slots__ = ("is_in_listing", "offset", "payload", "records")
 
     def __init__(self, offset: int, payload: bytes) -> None:
-        self.records = self.is_in_listing = True
+        self.records = True  # `Source.read_record` then calls `read_record`
+        self.is_in_listing = True
         self.offset = offset
         self.payload = payload
 

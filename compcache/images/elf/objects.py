@@ -81,16 +81,16 @@ def elf_object(machine: int, sections: Sequence[tuple[str, int, int, bytes, int,
     """
     content = bytearray(FILE_HEADER.size)
     headers = [bytes(SECTION_HEADER.size)]
-    names = [strings.add(name) for name in (*[name for name, *_ in sections], ".strtab")]
+    name_offsets = [strings.add(name) for name in (*[name for name, *_ in sections], ".strtab")]
     string_table = (".strtab", _SHT_STRTAB, 0, bytes(strings.content), 0, 0, 1, 0)
-    for name, section in zip(names, (*sections, string_table), strict=True):
+    for name_offset, section in zip(name_offsets, (*sections, string_table), strict=True):
         _, section_type, flags, data, link, info, alignment, entry_size = section
         content += bytes(-len(content) % alignment)
-        headers.append(SECTION_HEADER.pack(name, section_type, flags, 0, len(content), len(data), link, info, alignment, entry_size))
+        headers.append(SECTION_HEADER.pack(name_offset, section_type, flags, 0, len(content), len(data), link, info, alignment, entry_size))
         content += data
     content += bytes(-len(content) % 8)
     FILE_HEADER.pack_into(
         content, 0, IDENT, ET_REL, machine, 1, 0, 0, len(content), 0, FILE_HEADER.size, 0, 0, SECTION_HEADER.size, len(headers),
-        len(names),
+        len(name_offsets),
     )  # fmt: skip
     return bytes(content) + b"".join(headers)

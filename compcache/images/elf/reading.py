@@ -36,17 +36,17 @@ class CodeSection(NamedTuple):
         code: the machine code.
         functions: the functions, as sorted (offset, end, name).
         tables: the tables of its relocations, as bytes.
-        changed: returns the range that linking may change, given the offset and the type of a relocation.
+        changed_range: returns the range that linking may change, given the offset and the type of a relocation.
     """
 
     code: bytes
     functions: tuple[tuple[int, int, str], ...]
     tables: tuple[bytes, ...]
-    changed: Callable[..., tuple[int, int]]
+    changed_range: Callable[..., tuple[int, int]]
 
-    def places(self) -> list[tuple[int, int]]:
+    def changed_ranges(self) -> list[tuple[int, int]]:
         """Return the ranges that linking may change, as sorted (offset, end)."""
-        return sorted([self.changed(offset, kind) for table in self.tables for offset, kind, *_ in parts.RELOCATION.iter_unpack(table)])
+        return sorted([self.changed_range(at, kind) for table in self.tables for at, kind, *_ in parts.RELOCATION.iter_unpack(table)])
 
 
 class Datum(NamedTuple):

@@ -74,7 +74,7 @@ class Symbols:
         """Record a reference to `definition` in another object; if it is None, to a bound of an output section or an outside symbol."""
         if definition is not None:
             self._inner_references.append((owner, number, definition))
-        elif symbol.name.startswith(_BOUNDS) and symbol.name[2:].partition("_")[2] in self._outputs:
+        elif symbol.name.startswith(_BOUNDS) and symbol.name[2:].partition("_")[2] in self._outputs:  # __start_SECTION
             self._bounds.append((owner, number, symbol.name))
         elif symbol.other == _VISIBILITY_DEFAULT:
             self.external[owner][number] = symbol.name
@@ -93,7 +93,7 @@ class Symbols:
         for owner, number, (definer, definition) in self._inner_references:
             addresses[owner][number] = addresses[definer][definition]
         for owner, number, name in self._bounds:
-            bound, _, section = name[2:].partition("_")
+            bound, _, section = name[2:].partition("_")  # start or stop, and the section
             output = self._outputs[section]
             addresses[owner][number] = output.address + (output.size if bound == "stop" else 0)
         return addresses

@@ -141,7 +141,7 @@ def _required_table(payloads: Iterable[bytes]) -> tuple[str, Table]:
         elif kind == GLOBAL:
             highest_slot = max(highest_slot, decode_global(payload).slot)
     if header is None:
-        raise FormatError("the module lacks its module record")
+        raise FormatError("the module has no module record")
     return header.image_kind, Table(header.key, header.abi, highest_slot + 1)
 
 

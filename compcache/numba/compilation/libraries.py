@@ -176,7 +176,9 @@ def _results_in_scope(scope: scopes.Scope, function: Any) -> Iterator[Result]:
     for arguments, dependency in scope.used.get(id(function), ()):
         if dependency is None or (dependency.is_declined and id(function) in scope.accepted):
             dependency_of(function)  # raises the error of that time, which `dependency_of` stores
-            raise Unidentifiable(f"{stable_name(function)} read a value that cannot be compared between processes: pass it as an argument")
+            raise Unidentifiable(
+                f"{stable_name(function)} read a value that cannot be compared between processes: pass the value as an argument"
+            )
         yield Result(dependency, arguments)
 
 

@@ -32,17 +32,17 @@ class DeclaredCode:
             necessary, otherwise Numba's rank of the conversion (1 promoting, 2 safe, 3 unsafe).
         loaded: the code for each signature.
         details: further data that depends on the decorator.
-        bases: for each signature, the name, the lines and, if known, the implementations of the compiled function's entry (`Record.base`).
-            A loop of a ufunc calls this function.
+        entries: for each signature, the name, the lines and, if known, the implementations of the compiled function's entry
+            (`Record.entry_fields`). A loop of a ufunc calls this function.
     """
 
-    __slots__ = ("bases", "details", "loaded", "rows")
+    __slots__ = ("details", "entries", "loaded", "rows")
 
     def __init__(self, rows: Sequence[Sequence[Mapping[str, int]]], loaded: Sequence[LoadedCode], details: Any, decorator: str) -> None:
         self.rows = rows
         self.loaded = loaded
         self.details = details
-        self.bases = details[-1] if decorator in ("guvectorize", "vectorize") else [code.record.base for code in loaded]
+        self.entries = details[-1] if decorator in ("guvectorize", "vectorize") else [code.record.entry_fields for code in loaded]
 
     def select(self, types: Sequence[str]) -> LoadedCode | None:
         """Return the code that Numba would choose for arguments of these types.
@@ -108,4 +108,4 @@ def _find_compiled_identities(state: State, key: Key, declared: DeclaredCode) ->
     if str(state.options.get("inline", "never")) != "never":
         return None
     registered = tuple(key.content.registered)
-    return [CodeIdentity(name.rpartition("-")[2], lines, registered) for name, lines, *_ in declared.bases]
+    return [CodeIdentity(name.rpartition("-")[2], lines, registered) for name, lines, *_ in declared.entries]

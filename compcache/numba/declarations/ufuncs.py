@@ -129,17 +129,19 @@ class LoadedLoop:
     Attributes:
         types: the names of the argument types.
         key: the key of the loop at the time of the call.
-        base: the name and the lines of the compiled function's entry.
+        entry_fields: the name and the lines of the compiled function's entry.
         loaded: the code of the loop.
         numbers: NumPy's type numbers.
     """
 
-    __slots__ = ("base", "key", "loaded", "numbers", "types")
+    __slots__ = ("entry_fields", "key", "loaded", "numbers", "types")
 
-    def __init__(self, types: tuple[str, ...], key: Key, base: tuple[str, str], loaded: LoadedCode, numbers: tuple[int, ...]) -> None:
+    def __init__(
+        self, types: tuple[str, ...], key: Key, entry_fields: tuple[str, str], loaded: LoadedCode, numbers: tuple[int, ...]
+    ) -> None:
         self.types = types
         self.key = key
-        self.base = base
+        self.entry_fields = entry_fields
         self.loaded = loaded
         self.numbers = numbers
 
@@ -188,7 +190,7 @@ def _make_ufunc(lazy: LazyUfunc) -> Any:
     """Return the NumPy ufunc of the stored loops of a lazy ufunc."""
     state = object.__getattribute__(lazy, "_state")
     if state.decorator == "guvectorize":
-        layout, nin, nout, writable, numbers, _bases = state.declared.details
+        layout, nin, nout, writable, numbers, _entries = state.declared.details
         return _make_numpy_ufunc(state, state.declared.loaded, numbers, nin, nout, layout, writable)
     if state.is_parallel:
         numbers, *_ = state.declared.details
@@ -280,8 +282,8 @@ def _find_and_count_loop(state: State, types: tuple[str, ...]) -> tuple[LoadedLo
     if loaded is None or has_numba():
         raise _NumbaNeeded
     count_hit()
-    _, numbers, base, *further = fields
-    return LoadedLoop(types, key, tuple(base), loaded, tuple(numbers)), further
+    _, numbers, entry_fields, *further = fields
+    return LoadedLoop(types, key, tuple(entry_fields), loaded, tuple(numbers)), further
 
 
 def _call_at(lazy: LazyUfunc, *args: Any, **keywords: Any) -> Any:

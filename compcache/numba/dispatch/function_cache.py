@@ -47,7 +47,7 @@ class FunctionCache(CacheObject):
         backend, owner, function, is_requested, fallback: as in `CacheObject`.
         explains_starts: whether to record why later processes must import Numba for the function.
         pinned: the entries of overloads that ran without Numba, each by its argument types: the name, the lines and, if known, the
-            implementations (`Record.base`), and the functions in the code.
+            implementations (`Record.entry_fields`), and the functions in the code.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class FunctionCache(CacheObject):
             return None
         # Numba would link code that this process has compiled or loaded earlier.
         reason = find_old_code(identity.parts, 0 if self._is_linked(sig) else 1) or unknown_code_reason(identity.parts[1:])
-        base, functions = (make_func_name(identity, sig), identity.lines), history.named_functions(identity.parts)
-        cres = self._load(base, functions, sig, target_context) if not reason else None
+        entry_fields, functions = (make_func_name(identity, sig), identity.lines), history.named_functions(identity.parts)
+        cres = self._load(entry_fields, functions, sig, target_context) if not reason else None
         if cres is not None:
             self._record_loaded(identity, sig, cres)
         elif self._was_delegated(identity, sig):
@@ -109,20 +109,20 @@ class FunctionCache(CacheObject):
             self._record_not_found(identity, sig)
         return cres
 
-    def _load_former(self, base: Sequence[str], functions: Functions, sig: Any, target_context: Any) -> Any:
+    def _load_former(self, entry_fields: Sequence[str], functions: Functions, sig: Any, target_context: Any) -> Any:
         """Return the compile result of an entry whose code this process has already, or None as in `_load`.
 
-        Globals may have changed since that code was loaded. See `load_result` for `base` and `functions`.
+        Globals may have changed since that code was loaded. See `load_result` for `entry_fields` and `functions`.
         """
-        cres = self._load(base, functions, sig, target_context)
+        cres = self._load(entry_fields, functions, sig, target_context)
         if cres is not None:
-            record_compiled(self._owner, _argument_types(sig), CodeIdentity(base[0].rpartition("-")[2], base[1]))
+            record_compiled(self._owner, _argument_types(sig), CodeIdentity(entry_fields[0].rpartition("-")[2], entry_fields[1]))
         return cres
 
     def _read_descriptions(self) -> None:
         """Record the overloads and results in the descriptions of code that this process has loaded without Numba."""
         for record, functions in history.take_unread():
-            entry = load.find_entry(self._cache, *record.base)
+            entry = load.find_entry(self._cache, *record.entry_fields)
             if entry is not None:
                 record_linked(decode_linked(entry[1], functions))
                 record_results_in(entry[1])
@@ -148,10 +148,10 @@ class FunctionCache(CacheObject):
         _import_storing_modules()
         scopes.record_miss(scopes.Miss(self._function, _argument_types(sig), partial(self._store_early, sig)))
 
-    def _load(self, base: Sequence[str], functions: Functions, sig: Any, target_context: Any) -> Any:
+    def _load(self, entry_fields: Sequence[str], functions: Functions, sig: Any, target_context: Any) -> Any:
         """Return the compile result of an entry, or None as in `load_result`. If loading fails, record the reason and return None."""
         args = _argument_types(sig)
-        loading = partial(load.load_result, self._cache, base, lambda _: args, self._owner, target_context, functions)
+        loading = partial(load.load_result, self._cache, entry_fields, lambda _: args, self._owner, target_context, functions)
         return self._backend.load_or_record(make_label(self._full_name(), sig), loading)
 
     def _store_early(self, sig: Any, cres: Any) -> None:

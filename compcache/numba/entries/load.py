@@ -87,18 +87,19 @@ def _outdated_reason(description: Description, *, is_new: bool) -> str:
 
 
 def load_result(
-    cache: Cache, base: Sequence[str], adapt_args: Callable[[tuple[Any, ...]], tuple[Any, ...]], owner: Any,
+    cache: Cache, entry_fields: Sequence[str], adapt_args: Callable[[tuple[Any, ...]], tuple[Any, ...]], owner: Any,
     target_context: Any, functions: Functions,
 ) -> Any:  # fmt: skip
     """Return the compile result of an entry, record its library and dependencies, and add the loops of ufuncs that the entry lists.
 
-    The result is None if no entry is valid, or if the existing environment of the function has another number of constants. `base` has the
-    name of the entry, the digest of the source lines and, if known, the implementations, as in `Request`. `adapt_args` returns the argument
-    types in this process for those in the entry. `owner` is the dispatcher or callback, and `functions` are the functions in the code.
+    The result is None if no entry is valid, or if the existing environment of the function has another number of constants. `entry_fields`
+    has the name of the entry, the digest of the source lines and, if known, the implementations, as in `Request`. `adapt_args` returns the
+    argument types in this process for those in the entry. `owner` is the dispatcher or callback, and `functions` are the functions in the
+    code.
     Unpickling an entry, and importing the modules that it names, may raise any exception.
     """
     function = getattr(owner, "_compiler", owner).py_func
-    entry = find_entry(cache, *base)
+    entry = find_entry(cache, *entry_fields)
     if entry is None:
         return None
     target, description = entry

@@ -64,7 +64,7 @@ def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> N
         raise NotLazy("only Numba can load the stored code, which has no wrapper for Python or uses functions that the key omits")
     record = entry.create_record(entry.fndesc.llvm_cpython_wrapper_name)
     if record is None:
-        raise NotLazy("a constant of the function needs Numba or the main program to be unpickled: define the constant's class in a module")
+        raise NotLazy("only Numba or the main program can unpickle a constant of the function: define the constant's class in a module")
     store_fields(cache, key.name if entry.description.lines else key.base_name, record.fields, may_wait=True)
 
 

@@ -59,7 +59,7 @@ class Wrapper:
         self._module = self._context.create_module("compcache.numba.export")
         self._result = types.unliteral(cres.signature.return_type)
         self._is_tuple = isinstance(self._result, types.BaseTuple) and not shape.is_object
-        self._is_void = (self._result == types.none and not shape.is_object) or self._is_tuple
+        self._is_void = self._is_tuple or (self._result == types.none and not shape.is_object)  # a tuple is stored through a pointer
         self._function = ir.Function(self._module, self._function_type(), ENTRY)
         self._builder = ir.IRBuilder(self._function.append_basic_block("entry"))
 

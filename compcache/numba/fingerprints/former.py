@@ -40,7 +40,7 @@ _CONTAINERS = frozenset((dict, list, set))
 #: The size in bytes up to which containers are copied, and the number of attributes up to which unnamed ones are kept.
 _MAX_BYTES, _MAX_ITEMS = 4096, 100
 #: How many modules, classes and objects a chain of attributes may pass through, and how long a chain of functions may be.
-_MAX_OWNERS = 3
+_MAX_DEPTH = 3
 _MAX_CALLS = 30
 #: The copies of arrays, by the ids of the arrays. Functions that read the same array share a copy.
 _copies: dict[int, ref[Any]] = {}
@@ -72,22 +72,22 @@ class _KeptValues:
         self.attributes: dict[tuple[int, str], tuple[Callable[[], Any], Former]] = {}
         self.references: dict[int, Callable[[], Any]] = {}
 
-    def keep_named(self, namespace: dict[str, Any], owners: int) -> dict[str, Former]:
-        """Keep the variables or attributes in a namespace that the function names, and return them by name. See `keep` for `owners`."""
-        return {name: self.keep(namespace[name], owners) for name in self.names & namespace.keys()}
+    def keep_named(self, namespace: dict[str, Any], depth: int) -> dict[str, Former]:
+        """Keep the variables or attributes in a namespace that the function names, and return them by name. See `keep` for `depth`."""
+        return {name: self.keep(namespace[name], depth) for name in self.names & namespace.keys()}
 
-    def keep(self, value: Any, owners: int) -> Former:
+    def keep(self, value: Any, depth: int) -> Former:
         """Keep a value, with the variables and attributes that the function may read through it, and return its `Former`.
 
-        Items of containers that are not copied are not kept. `owners` is the maximum number of modules, classes and objects in a chain
-        of attributes.
+        Items of containers that are not copied are not kept. `depth` is the number of modules, classes and objects through which a chain
+        of attributes may still pass.
         """
         cls = type(value)
         if issubclass(cls, tuple):
             self.items -= tuple.__len__(value)
             if self.items < 0 or all(type(item) in _PLAIN for item in tuple.__iter__(value)):
                 return lambda _: value
-            items = [self.keep(item, owners) for item in tuple.__iter__(value)]
+            items = [self.keep(item, depth) for item in tuple.__iter__(value)]
             return lambda copies: _former_tuple(cls, [item(copies) for item in items])
         copied = _copy_array(value)
         if cls in _PLAIN or _is_array(value):
@@ -95,13 +95,13 @@ class _KeptValues:
         data = _marshalled(value)
         if data is not None:
             return lambda _: marshal.loads(data)  # noqa: S302 - `_marshalled` encoded it
-        if cls is _Module and owners and not is_library_module(vars(value).get("__name__")):
-            attributes = self.keep_named(vars(value), owners - 1)
+        if cls is _Module and depth and not is_library_module(vars(value).get("__name__")):
+            attributes = self.keep_named(vars(value), depth - 1)
             return lambda copies: _former_module(value, attributes, copies)
         self._keep_function(value)
-        if owners and cls is not _Module and (cls is not _Function or value.__dict__):
+        if depth and cls is not _Module and (cls is not _Function or value.__dict__):
             with suppress(Exception):  # code of the program, such as `__getattribute__`, may raise an exception
-                self._keep_attributes(value, owners - 1)
+                self._keep_attributes(value, depth - 1)
         reference = _refer_to(value)
         if issubclass(cls, (type, _Function)) or is_generator_module(type.__getattribute__(cls, "__module__")):
             self.references[id(value)] = reference
@@ -115,10 +115,11 @@ class _KeptValues:
             self.attributes.update(kept.attributes)
             self.references.update(kept.references)
 
-    def _keep_attributes(self, value: Any, owners: int) -> None:
+    def _keep_attributes(self, value: Any, depth: int) -> None:
         """Keep attributes of a class, or of an object and its classes: those that the function names, and, if there are few, plain values.
 
-        Classes of libraries keep nothing, and neither does an object of such a class if the function names none of its attributes.
+        Classes of libraries keep nothing, and neither does an object of such a class if the function names none of its attributes. See
+        `keep` for `depth`.
         """
         for owner in value.__mro__ if issubclass(type(value), type) else (value, *type(value).__mro__):
             described = owner if issubclass(type(owner), (type, _Function)) else type(owner)
@@ -130,7 +131,7 @@ class _KeptValues:
                 if is_kept and (id(owner), name) not in self.attributes:
                     reference = _refer_to(owner)
                     self.attributes[id(owner), name] = reference, lambda _: MISSING  # the attribute may lead back to the owner
-                    self.attributes[id(owner), name] = reference, self.keep(item, owners)
+                    self.attributes[id(owner), name] = reference, self.keep(item, depth)
 
     def _names_attribute_of(self, value: Any) -> bool:
         """Return whether the function names an attribute that an object has itself. Do not call `__getattr__`, which may import Numba."""
@@ -166,8 +167,8 @@ def keep_values(function: Any, calls: int = _MAX_CALLS) -> None:
     if not calls or type(function) is not _Function or is_library_function(function) or ref(function) in _kept_values:
         return
     kept = _kept_values[ref(function, _kept_values.pop)] = _KeptValues(function.__code__, calls)
-    kept.globals = kept.keep_named(function.__globals__, _MAX_OWNERS)
-    kept.cells = {name: kept.keep(value, _MAX_OWNERS) for name, value in cells_of(function)}
+    kept.globals = kept.keep_named(function.__globals__, _MAX_DEPTH)
+    kept.cells = {name: kept.keep(value, _MAX_DEPTH) for name, value in cells_of(function)}
 
 
 def keep_objects(function: Any, owners: Iterable[Callable[[], Any]]) -> None:

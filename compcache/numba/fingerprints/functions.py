@@ -158,7 +158,7 @@ def _record_reads_of_run(walk: Walk, code: python_types.CodeType, reads: Reads, 
         walk.defines_by_text = True
     names, reads_all = reads_by_name(code, reads, may_lead_anywhere=walk.overlook_values)
     walk.reach().record_names(names, everything=reads_all)
-    if _MATCH_CLASS in code.co_code[::2]:
+    if _MATCH_CLASS in code.co_code[::2]:  # the opcodes: each instruction has two bytes
         walk.reach().matches_classes = True
         tuples = [constant for constant in code.co_consts if isinstance(constant, tuple)]
         keywords = [item for constant in tuples for item in constant if isinstance(item, str)]  # for example, `case Point(x=1)`

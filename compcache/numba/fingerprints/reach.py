@@ -177,7 +177,9 @@ class Reach:
         return bool(members)
 
     def _names_of(self, owner: Any, names: list[str], *, is_new: bool) -> list[str]:
-        """Return those of the names that an owner may have, or all its names if they contain `__dict__`; also implicit names of a new one.
+        """Return the names in `names` that an owner may have, or all names of the owner if `names` contains `__dict__`.
+
+        A new owner (`is_new`) also has implicit names.
 
         If code matches classes, record the names in `__match_args__` of a new owner.
         """
@@ -192,7 +194,7 @@ class Reach:
 
 
 def _existing_names(owner: Any, names: list[str]) -> list[str]:
-    """Return those of the names that an object may have: for an instance, names in its state, or of references that only C code stores."""
+    """Return the names in `names` that an object may have. An instance has the names in its state, and of references that C code stores."""
     if isinstance(owner, (type, python_types.ModuleType, python_types.FunctionType)):
         return names
     state = state_of(owner)

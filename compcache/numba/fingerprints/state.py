@@ -89,7 +89,7 @@ def tables_of(cls: type) -> list[Any]:
 
 
 def is_changed_by_program(value: Any) -> bool:
-    """Return whether a program may have set an attribute on a library's function, or on a class, or one of its bases, of a library."""
+    """Return whether a program may have set an attribute on a library's function, or on a library's class in the MRO of a class."""
     if isinstance(value, python_types.FunctionType):
         return any(name[:1] != "_" for name in value.__dict__)
     return any(set_on_library(base) for base in value.__mro__ if is_library_module(base.__module__))

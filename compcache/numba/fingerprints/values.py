@@ -337,7 +337,7 @@ def _feed_reduced(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_pickled(walk: Walk, value: Any, where: str) -> None:
-    """Feed the data that pickling finds in an object, even if its class is written in C."""
+    """Feed the data that pickling finds in an object, even if its class is written in C. An object that cannot be pickled is unknown."""
     import copyreg
 
     try:
@@ -351,7 +351,7 @@ def _feed_pickled(walk: Walk, value: Any, where: str) -> None:
         walk.feed_token("named", getattr(value, "__module__", ""), parts)
         return
     for part in parts:
-        walk.feed_value(list(part) if hasattr(type(part), "__next__") else part, where)
+        walk.feed_value(list(part) if hasattr(type(part), "__next__") else part, where)  # the items of lists and dicts are iterators
 
 
 def _feed_lock(walk: Walk, value: Any, _where: str) -> None:

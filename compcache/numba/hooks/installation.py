@@ -117,7 +117,7 @@ class Hooks:
             cache, frame = frame.f_locals.get("self"), frame.f_back  # the caller of a cache object's method owns the cache object
             if is_compiling and isinstance(cache, dispatcher.Dispatcher) and id(cache) not in recorded_ids:
                 recorded_ids.add(id(cache))
-                record_running(cache, _running_identity(cache))
+                record_running(cache, _identity_of_compiled(cache))
             if isinstance(cache, caching.FunctionCache):
                 owner = frame.f_locals.get("self")
                 for cls, (attribute, function, _) in _OWNERS.items():
@@ -176,14 +176,14 @@ class Hooks:
         return __init__
 
 
-def _running_identity(running: dispatcher.Dispatcher) -> CodeIdentity | None:
+def _identity_of_compiled(compiling: dispatcher.Dispatcher) -> CodeIdentity | None:
     """Return the identity of the code that a dispatcher is compiling, or None if the function has no identity."""
     try:
-        options = walk_value({**running.targetoptions}, "the options of a function that is being compiled").content
-        content = fingerprint(running.py_func)
+        options = walk_value({**compiling.targetoptions}, "the options of a function that is being compiled")
+        code = fingerprint(compiling.py_func)
     except Unidentifiable:
         return None
-    return CodeIdentity(f"{content.content} {options}", content.lines)
+    return CodeIdentity(f"{code.content} {options.content}", code.lines)
 
 
 def _load_once(cache: Any, replacement: Any, collections: few_collections, sig: Any, target_context: Any) -> Any:

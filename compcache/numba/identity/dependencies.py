@@ -80,7 +80,7 @@ def matching_names(encoded_names: bytes, used: Iterable[tuple[str, str]]) -> tup
 
 
 def names_created(names: Iterable[str], used: Iterable[tuple[str, str]]) -> set[str]:
-    """Return those of the names whose implementations are registered only for functions that implementations in `used` create.
+    """Return the names in `names` whose implementations are registered only for functions that an implementation in `used` creates.
 
     What an implementation creates when it runs follows from its content. A process that loads the result has not run it.
     """

@@ -80,7 +80,7 @@ def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], c
 
 
 def _parts_of(item: Any) -> tuple[FunctionPart, ...]:
-    """Return the functions of an object from `_distinguishing_objects`, for a jitclass those of all its methods; or the class."""
+    """Return the parts of an object from `_distinguishing_objects`: its functions, the methods of a jitclass, or the class itself."""
     if isinstance(item, type):
         return (FunctionPart(item, b"", CLASS),)
     if isinstance(item, types.ClassType):

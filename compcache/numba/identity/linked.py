@@ -161,7 +161,7 @@ def add_loops(description: Description, functions: Functions) -> None:
     """Add the loops in a description to the ufuncs that lack them, in the order in which the compiler added the loops."""
     for _, owner, rest in sorted(_decode_rows(description, LOOP, functions), key=lambda row: row[2]):
         ufunc = ufunc_of(owner())
-        types = tuple([from_dtype(dtype(text)) for text in rest.split()[1:]])
+        types = tuple([from_dtype(dtype(text)) for text in rest.split()[1:]])  # without the position
         if ufunc is not None and ufunc.find_ewise_function(types) == (None, None):
             ufunc._compile_for_argtys(types)
 

@@ -71,7 +71,7 @@ class Record:
         self.environments = environments
 
     @property
-    def base(self) -> tuple[str, str, str]:
+    def entry_fields(self) -> tuple[str, str, str]:
         """The fields by which a process with Numba finds the entry."""
         return self.entry, self.lines, self.implementations
 

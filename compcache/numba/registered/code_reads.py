@@ -58,7 +58,7 @@ class Reads:
 def reads_of(code: CodeType) -> Reads:
     """Return the reads of a code object, without the reads of nested code objects."""
     data, names = code.co_code, code.co_names
-    kinds = data[::2].translate(_KIND_OF_OPCODE)
+    kinds = data[::2].translate(_KIND_OF_OPCODE)  # each instruction has two bytes, the opcode first
     chains: dict[tuple[str, ...], None] = {}
     attributes: dict[str, None] = {}
     imports: dict[str, None] = {}
@@ -201,7 +201,7 @@ def imported_reads(code: CodeType) -> Iterator[tuple[str, tuple[tuple[str, ...],
 
     The chains are None for a relative import and `import a.b as c`, and if the code uses the module in ways that may read any attribute.
     """
-    if opmap["IMPORT_NAME"] not in code.co_code[::2]:
+    if opmap["IMPORT_NAME"] not in code.co_code[::2]:  # the opcodes
         return
     import dis  # slow to import
 

@@ -106,7 +106,7 @@ def counts_as_pure(module: str, name: str) -> bool:
 
 
 def reads_external_state(name: str) -> bool:
-    """Return whether a full name denotes a module, or an object, of a library that generates code that reads the process, host or files."""
+    """Return whether a module or an object of a code generator reads the process, the host or files. `name` is its full name."""
     top, *parts = name.split(".")
     excluded = CODE_GENERATORS.get(top, ())
     return any(f"{name}.".startswith(f"{other}.") for other in excluded) or (bool(excluded) and not PROCESS_FUNCTIONS.isdisjoint(parts))
@@ -196,7 +196,7 @@ def _objects_read_by_code(code: types.CodeType, namespace: dict[str, Any], state
     reads = reads_of(code)
     namespaces = NAMESPACE_ATTRIBUTES.intersection(reads.attributes)
     if namespaces:
-        raise _ExternalStateError(f"the attribute {min(namespaces)!r} in {name}")
+        raise _ExternalStateError(f"the attribute {min(namespaces)!r}, which {name} reads")
     for chain in reads.chains:
         if chain[0] in state:
             raise _ExternalStateError(f"the global {chain[0]!r} of {name}, which functions of its module assign")
@@ -208,7 +208,7 @@ def _objects_read_by_code(code: types.CodeType, namespace: dict[str, Any], state
     for imported in reads.imports:
         module = sys.modules.get(imported) or sys.modules.get(f"{namespace.get('__package__')}.{imported}")
         if module is None and imported not in REVIEWED_MODULES:
-            raise _ExternalStateError(f"the module {imported} in {name}")
+            raise _ExternalStateError(f"the module {imported}, which {name} imports")
         attributes = {} if module is None else vars(module)
         yield from [attributes[attribute] for attribute in reads.attributes if attribute in attributes]
     for constant in code.co_consts:

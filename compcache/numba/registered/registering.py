@@ -66,7 +66,7 @@ def find_packages() -> tuple[Packages, list[str]]:
         raise NotLazy(f"the distribution {missing[0]} is not on sys.path: install it, or add its directory")
     if os.path.exists(vector_library):
         raise NotLazy(
-            f"compcache must import Numba to run code for Intel's vector library {vector_library}: uninstall it to run without Numba"
+            f"only Numba can run code for Intel's vector library {vector_library}: uninstall this library to run functions without Numba"
         )
     rows = [f"{name}: {_distribution_digest(directory, examined)}" for name, directory in chosen.items()]
     others = [directory for name, directory in chosen.items() if name not in _COMPILERS]

@@ -43,9 +43,11 @@ def make_pinned_cache(
     ufunc without declared signatures.
     """
     declared = state.declared
-    entries: list[Any] = [(loop.base, loop.key) for loop in loops] if declared is None else [(base, state.key) for base in declared.bases]
+    found: list[Any] = [(loop.entry_fields, loop.key) for loop in loops]
+    if declared is not None:
+        found = [(entry, state.key) for entry in declared.entries]
     tuples = [tuple(sigutils.normalize_signature(signature)[0]) for signature in signatures]
-    pinned = {args: (base, named_functions(key.content.parts) if key else []) for args, (base, key) in zip(tuples, entries, strict=False)}
+    pinned = {args: (entry, named_functions(key.content.parts) if key else []) for args, (entry, key) in zip(tuples, found, strict=False)}
     return FunctionCache(backend, owner, state.function, is_requested=state.requests_caching, pinned=pinned)
 
 

@@ -104,12 +104,12 @@ def _load_earlier_overloads(state: State, dispatcher: Any, backend: Backend) -> 
             context = dispatcher.targetctx
             adapt_args = partial(_replace_functions, functions=iter(key.functions))
             functions = named_functions(key.content.parts)
-            loading = partial(load_result, backend.cache, loaded.record.base, adapt_args, dispatcher, context, functions)
+            loading = partial(load_result, backend.cache, loaded.record.entry_fields, adapt_args, dispatcher, context, functions)
             cres = backend.load_or_record(loaded.record.entry.rpartition("-")[0], loading)
             if cres is not None and (args := tuple(cres.signature.args)) not in dispatcher.overloads:
                 context.insert_user_function(cres.entry_point, cres.fndesc, [cres.library])
                 dispatcher.add_overload(cres)
-                record_compiled(dispatcher, args, CodeIdentity(loaded.record.base[0].rpartition("-")[2], loaded.record.base[1]))
+                record_compiled(dispatcher, args, CodeIdentity(loaded.record.entry.rpartition("-")[2], loaded.record.lines))
 
 
 def _replace_functions(types_: Iterable[Any], functions: Iterator[Any]) -> tuple[Any, ...]:

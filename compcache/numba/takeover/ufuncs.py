@@ -157,7 +157,7 @@ def _join_loop_fields(loops: Sequence[LoopFields | None]) -> tuple[Any, ...] | N
     usable = [loop for loop in loops if loop is not None]
     if len(usable) < len(loops):
         return None
-    return [], [record for record, _, _ in usable], ([numbers for _, numbers, _ in usable], [base for _, _, base in usable])
+    return [], [record for record, _, _ in usable], ([numbers for _, numbers, _ in usable], [fields for _, _, fields in usable])
 
 
 class _BuiltLoop(NamedTuple):
@@ -280,8 +280,8 @@ def _make_gufunc_fields(builder: Any, backend: Backend, wrappers: Any = None) ->
     fields = _join_loop_fields([_record_gufunc_loop(builder, backend, signature, wrappers) for signature in builder._sigs])
     if fields is None:
         return None
-    rows, records, numbers_and_bases = fields
-    return rows, records, (builder.signature, len(builder.sin), len(builder.sout), tuple(builder.writable_args), *numbers_and_bases)
+    rows, records, numbers_and_entries = fields
+    return rows, records, (builder.signature, len(builder.sin), len(builder.sout), tuple(builder.writable_args), *numbers_and_entries)
 
 
 def _record_gufunc_loop(builder: Any, backend: Backend, signature: Any, wrappers: Any = None) -> LoopFields | None:
