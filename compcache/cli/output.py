@@ -10,6 +10,7 @@ from contextlib import contextmanager, redirect_stdout
 from functools import lru_cache
 from io import StringIO
 from itertools import chain, islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Self
 
 import click
@@ -18,16 +19,16 @@ from compcache.cli.render.table import Column, table_lines
 from compcache.wording import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any
 
     from compcache.batch.progress import TerminalBar
 
 __all__ = [
-    "PROGRAM", "QUIET", "Column", "ProgressBar", "age_text", "confirm_removal", "did_you_mean", "end_progress", "fullness_text", "is_quiet",
-    "is_terminal", "join_lines", "other_formats_text", "output_file", "plural", "print_code", "print_fields", "print_message", "print_note",
-    "print_rows", "print_text", "printable", "seconds_text", "short_id", "show_progress", "size_cell", "size_text", "style",
-    "time_cell", "time_text",
+    "PROGRAM", "QUIET", "Column", "ProgressBar", "age_text", "cell_texts", "confirm_removal", "did_you_mean", "end_progress",
+    "fullness_text", "is_quiet", "is_terminal", "join_lines", "other_formats_text", "output_file", "plural", "print_code", "print_fields",
+    "print_message", "print_note", "print_rows", "print_text", "printable", "seconds_text", "short_id", "show_progress", "size_text",
+    "style", "time_text",
 ]  # fmt: skip
 
 PROGRAM = "compcache"
@@ -153,19 +154,14 @@ def short_id(module_id: str) -> str:
     return module_id[:12] if is_terminal() else module_id
 
 
+def cell_texts() -> tuple[Callable[[str], str], Callable[[int], str], Callable[[float], str]]:
+    """Return functions for the cells of a table: module_ids, sizes and times. On a terminal, they are short, and times are ages."""
+    return (itemgetter(slice(12)), size_text, age_text) if is_terminal() else (str, str, time_text)
+
+
 def other_formats_text(names: Sequence[str]) -> str:
     """Return the text about directories of other formats: their names, and how to remove them."""
     return f"{', '.join(names)}: not used by this version; 'compcache prune --stale 0s' removes them"
-
-
-def size_cell(size: int) -> str:
-    """Return a size in bytes with a unit on a terminal, and as a plain number in a pipe."""
-    return size_text(size) if is_terminal() else str(size)
-
-
-def time_cell(since: float) -> str:
-    """Return a time in seconds since the epoch as an age on a terminal, and as date and time in a pipe."""
-    return age_text(since) if is_terminal() else time_text(since)
 
 
 @lru_cache(maxsize=4096)

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from cli_process import environment
+from helpers import constant
 
-from compcache.cli import output
+from compcache import Cache, ModuleSource
+from compcache.cli import app, output
 from compcache.cli.output import ProgressBar, end_progress, show_progress
 
 if TYPE_CHECKING:
@@ -117,3 +119,26 @@ def test_a_reader_that_leaves_early_is_no_failure(arguments: str, tmp_path: Path
     finally:
         os.close(writing)
     assert (outcome.returncode, outcome.stderr) == (0, "")
+
+
+class Pipe(io.StringIO):
+    """A standard output that counts how often it is asked whether it is a terminal."""
+
+    asked = 0
+
+    def isatty(self) -> bool:
+        self.asked += 1
+        return False
+
+
+@pytest.mark.parametrize("command", [("ls", "--modules"), ("prune", "--dry-run", "--max-modules", "0")], ids=["ls", "prune"])
+def test_listings_ask_once_whether_somebody_looks(cache: Cache, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
+    asked = []
+    for number in range(9):
+        cache.add_module(ModuleSource(constant(f"f{number}", number)))
+        if number in (1, 8):
+            monkeypatch.setattr(sys, "stdout", pipe := Pipe())
+            assert app.main(["--dir", cache.path, *command]) == 0
+            assert len(pipe.getvalue().splitlines()) == number + 1
+            asked.append(pipe.asked)
+    assert asked[0] == asked[1]

@@ -12,19 +12,7 @@ import click
 
 from compcache.cli.jsontext import json_option, jsonl_option, print_json, print_json_lines
 from compcache.cli.names import common_prefix, literal_prefix, short_name, split_name
-from compcache.cli.output import (
-    Column,
-    age_text,
-    is_terminal,
-    print_rows,
-    printable,
-    short_id,
-    show_progress,
-    size_cell,
-    size_text,
-    time_cell,
-    time_text,
-)  # fmt: skip
+from compcache.cli.output import Column, age_text, cell_texts, is_terminal, print_rows, printable, show_progress, size_text, time_text
 from compcache.cli.session import Session, pass_session
 from compcache.frontend import list_entries, list_functions, list_modules, list_uncached
 from compcache.identity import label_of
@@ -166,7 +154,8 @@ def _as_function(row: FunctionSummary | EntrySummary) -> FunctionSummary:
 def _print_refusals(rows: Iterable[Refusal]) -> None:
     """Print a table of the functions that the cache refused, with the reasons."""
     columns = [Column("function", flexible=True), Column("age", True), Column("reason", flexible=True)]
-    print_rows(columns, [(row.name, time_cell(row.created), row.reason) for row in rows])
+    _, _, age = cell_texts()
+    print_rows(columns, [(row.name, age(row.created), row.reason) for row in rows])
 
 
 def _print_functions(rows: Iterable[FunctionSummary | EntrySummary], layers: tuple[str, ...]) -> None:
@@ -221,23 +210,23 @@ def _print_modules(rows: Iterable[ModuleSummary], layers: tuple[str, ...]) -> No
     ]  # fmt: skip
     if layers:
         columns.append(Column("in", flexible=True))
+    shorten, size, age = cell_texts()
+    names_text = _short_names if is_terminal() else " ".join
 
     def make_cells(row: ModuleSummary) -> tuple[str, ...]:
         """Return the cells of a module's row."""
         names = [name for name, _ in row.functions]
         cells = (
-            short_id(row.module_id), str(len(names)), size_cell(row.size), time_cell(row.created), str(row.uses),
-            time_cell(row.last_used), row.cpu, row.llvm_version, row.image_kind, _names_text(names),
+            shorten(row.module_id), str(len(names)), size(row.size), age(row.created), str(row.uses), age(row.last_used), row.cpu,
+            row.llvm_version, row.image_kind, names_text(names),
         )  # fmt: skip
         return (*cells, row.directory) if layers else cells
 
     print_rows(columns, map(make_cells, rows))
 
 
-def _names_text(names: list[str]) -> str:
-    """Return the function names of a module as text; on a terminal the first name and the number of the other names."""
-    if not is_terminal():
-        return " ".join(names)
+def _short_names(names: list[str]) -> str:
+    """Return the first function name of a module and the number of the other names as text, for a terminal."""
     if not names:
         return ""
     first, *others = names

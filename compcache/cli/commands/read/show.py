@@ -11,6 +11,7 @@ from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.names import groups_among, resolve_all, short_name
 from compcache.cli.output import (
     Column,
+    cell_texts,
     is_terminal,
     plural,
     print_code,
@@ -19,7 +20,6 @@ from compcache.cli.output import (
     seconds_text,
     short_id,
     size_text,
-    time_cell,
     time_text,
 )
 from compcache.cli.session import Session, pass_session
@@ -184,14 +184,15 @@ def _print_realizations(report: FunctionReport) -> None:
         Column("realization"), Column("cpu"), Column("llvm"), Column("image"), Column("size", True), Column("age", True),
         Column("uses", True), Column("health", flexible=True),
     ]  # fmt: skip
+    shorten, _, age = cell_texts()
     rows = [
         (
-            short_id(copy.module_id),
+            shorten(copy.module_id),
             copy.cpu,
             copy.llvm_version,
             copy.image_kind,
             size_text(copy.size) if is_terminal() else f"{copy.size} bytes",
-            time_cell(copy.created),
+            age(copy.created),
             str(uses) if is_terminal() else plural(uses, "use"),
             copy.problem or "usable",
         )

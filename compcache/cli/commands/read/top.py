@@ -9,7 +9,7 @@ import click
 
 from compcache.cli.completion import complete_names
 from compcache.cli.jsontext import json_option, jsonl_option, print_json, print_json_lines
-from compcache.cli.output import Column, is_terminal, plural, print_note, print_rows, seconds_text, show_progress, size_cell
+from compcache.cli.output import Column, cell_texts, is_terminal, plural, print_note, print_rows, seconds_text, show_progress
 from compcache.cli.session import Session, pass_session
 from compcache.frontend import list_costs
 
@@ -72,6 +72,7 @@ def _print_costs(costs: list[Cost]) -> None:
         Column("function", flexible=True), Column("compiled in", True), Column("size", True), Column("misses", True, spare=1),
         Column("uses", True, spare=2), Column("copies", True, spare=3),
     ]  # fmt: skip
+    _, size, _ = cell_texts()
     seconds = seconds_text if is_terminal() else "{:.6f}".format
-    rows = [(row.name, seconds(row.seconds), size_cell(row.size), str(row.misses), str(row.uses), str(row.realizations)) for row in costs]
+    rows = [(row.name, seconds(row.seconds), size(row.size), str(row.misses), str(row.uses), str(row.realizations)) for row in costs]
     print_rows(columns, rows)

@@ -9,24 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from compcache.cli.jsontext import fields_of, json_option, jsonl_option, print_json, print_json_lines
-from compcache.cli.output import (
-    Column,
-    confirm_removal,
-    is_terminal,
-    plural,
-    print_note,
-    print_rows,
-    short_id,
-    show_progress,
-    size_cell,
-    size_text,
-    time_cell,
-)
+from compcache.cli.output import Column, cell_texts, confirm_removal, is_terminal, plural, print_note, print_rows, show_progress, size_text
 from compcache.cli.params import DURATION, SIZE
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
-    from compcache.maintain.report_types import PrunedModule, PruneReport
+    from compcache.maintain.report_types import PruneReport
 
 __all__ = ["command"]
 
@@ -98,8 +86,10 @@ def _print_report(report: PruneReport) -> None:
         Column("reason"), Column("module"), Column("size", True), Column("last use", True), Column("functions", flexible=True),
     ]  # fmt: skip
     rows = (*report.removed, *report.removed_packs)
+    shorten, size, age = cell_texts()
     if rows or not is_terminal():
-        print_rows(columns, map(_module_cells, rows))
+        cells = ((row.reason, shorten(row.module_id), size(row.size), age(row.last_used), " ".join(row.functions)) for row in rows)
+        print_rows(columns, cells)
     print_note(_summary_text(report))
     if report.indexed:
         verb = "would be indexed" if report.dry_run else "indexed"
@@ -127,9 +117,3 @@ def _summary_text(report: PruneReport) -> str:
         f"{' and '.join(removed)} ({size_text(report.freed_size)}); {plural(report.modules_after, 'module')} "
         f"({size_text(report.size_after)}) {'would remain' if report.dry_run else 'remain'}"
     )
-
-
-def _module_cells(module: PrunedModule) -> tuple[str, ...]:
-    """Return the cells of a removed module's row."""
-    size, last_used = size_cell(module.size), time_cell(module.last_used)
-    return module.reason, short_id(module.module_id), size, last_used, " ".join(module.functions)
