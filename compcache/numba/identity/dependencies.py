@@ -85,7 +85,7 @@ def names_created(names: Iterable[str], used: Iterable[tuple[str, str]]) -> set[
 
     What an implementation creates when it runs follows from its content. A process that loads the result has not run it.
     """
-    creators = {name for name, _ in used}
+    creators = {name.partition(" #")[0] for name, _ in used}  # without the number of an intrinsic
     registered = {name: registry.by_name.get(name, ()) for name in names}
     return {name for name, rows in registered.items() if rows and not any(creators.isdisjoint(row.creators) for row in rows)}
 
