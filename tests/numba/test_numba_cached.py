@@ -614,8 +614,8 @@ def test_what_cannot_be_compared_is_walked_once_for_all_functions_that_ask_it(tm
     """
     answer, walks, refused = project.run(script, backend=True)
     assert answer == [0, 10, 20, 30, 40]
-    # One up to the limit of packages, one beyond it, and both for types that the overload declined: however many functions ask.
-    assert sorted(map(tuple, walks)) == [(False, False), (False, True), (True, False), (True, True)]
+    # The limit of packages, whose files can be compared instead, does not apply. A walk that overlooks values would be as long.
+    assert list(map(tuple, walks)) == [(False, False)]
     assert refused
 
 

@@ -153,8 +153,12 @@ _COUNTS = [
     ("(DEP.o.a, DEP.o.b, next(iter(DEP.o.__dict__)))", "class C: pass\no = C()\nfor n in ('ab' if V == 3 else 'ba'): setattr(o, n, 1)"),
 ]
 _RETURNED = "0\n    def impl(x): return {}\n    return impl"
+_DECORATED = "0\n    @DEP.{}\n    def impl(x): return x.ctypes.data + DEP.K\n    {}return lambda x: impl(x)"
 _COUNTS += [
     (_RETURNED.format("x.ctypes.data + DEP.K"), "K = V"),
+    (_DECORATED.format("njit", ""), "from numba import njit\nK = V"),
+    (_DECORATED.format("extending.register_jitable", "if x: return impl\n    "), "from numba import extending\nK = V"),
+    (_DECORATED.format("jit", "@DEP.jit\n    def other(x): return impl(x)\n    if x: return other\n    "), "from numba import jit\nK = V"),
     (_RETURNED.format("DEP.np.random.normal(0.0, DEP.K)"), "import numpy as np\nK = V"),
     ("0\n    m = DEP\n    def impl(x): return m.K\n    return impl", "K = V"),
     ("len({DEP.c})", "from dataclasses import dataclass\n@dataclass(frozen=True)\nclass C:\n    a: int = V\nc = C()"),
@@ -175,6 +179,12 @@ _REFUSED = [
     ("DEP.C().get()", "class C:\n    def get(self): return id(self)"),
     ("0\n    def impl(x): return x.ctypes.data\n    impl(x)\n    return impl", ""),
     ("0\n    def impl(x): return x.ctypes.data\n    return DEP.g(impl)", "def g(f): return f"),
+    (_DECORATED.format("register_jitable", "impl(x)\n    "), "from numba.extending import register_jitable\nK = 3"),
+    (_DECORATED.format("njit", "def other(x): return impl(x)\n    other(x)\n    "), "from numba import njit\nK = 3"),
+    (_DECORATED.format("njit", "other = impl\n    other(x)\n    "), "from numba import njit\nK = 3"),
+    (_DECORATED.format("g", ""), "def g(f): return f\nK = 3"),
+    (_DECORATED.format("cache", ""), "from functools import cache\nK = 3"),
+    (_DECORATED.format("g if x else DEP.njit", ""), "from numba import njit\ndef g(f): return f\nK = 3"),
     (f"implementation(x)\n    value = {_RETURNED.format('x.ctypes.data')}", ""),
     ("DEP.typing.get_overloads(DEP.g)", "import typing\ndef g(): pass"),
     ("DEP.typing.get_type_hints(DEP.g)", "import typing\ndef g(x: 'T'): pass"),
@@ -217,6 +227,9 @@ def f(x):
 
 
 def _module(name: str, text: str) -> Any:
+    from compcache.numba.fingerprints import owners
+
+    owners._numbers.clear()  # a module that is made anew stands for another process, in which its classes are the first of their names
     module: Any = types.ModuleType(name)
     module.__file__ = f"/{name}.py"
     sys.modules[name] = module

@@ -225,3 +225,51 @@ def test_a_helper_in_loaded_code_is_that_of_the_types_that_it_was_given(tmp_path
     programs = Programs(tmp_path, _GIVEN_TYPES_MADE_ANEW)
     for _ in range(3):
         assert programs.start(mode, tmp_path / "cache").answer == uncached(_GIVEN_TYPES_MADE_ANEW)
+
+
+#: All intrinsics have one name and no module. The last one reads a value that cannot be compared.
+_INTRINSICS_OF_ONE_NAME = """
+    import os
+    import sys
+    from DECORATORS import njit
+    from numba.extending import intrinsic
+
+    def make(number):
+        def core(x):
+            def generate(context, builder, signature, args):
+                return builder.add(args[0], args[0].type(number))
+            return x(x), generate
+        namespace = {"intrinsic": intrinsic, "core": core}
+        exec("@intrinsic\\ndef made(typingctx, x):\\n    return core(x)\\n", namespace)
+        return namespace["made"]
+
+    made = {number: make(number) for number in map(int, sys.argv[1:])}
+    first, second = made[10], made[20]
+    unidentifiable = make(os.environ)
+
+    @njit(cache=True)
+    def called(x):
+        return first(x)
+
+    @njit
+    def applied(function, x):
+        return function(x) * 3
+
+    @njit(cache=True)
+    def both(x):
+        return called(x), applied(second, x), applied(first, x)
+
+    print(repr(both(1)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", MODES)
+def test_an_intrinsic_does_not_depend_on_others_of_its_name(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
+    """Code is stored beside namesakes that cannot be compared. In another order, no answer is that of another intrinsic."""
+    programs = Programs(tmp_path, _INTRINSICS_OF_ONE_NAME)
+    given = ["10 20", "10 20", "20 10", "10 5 20", "20 5 10", "10 20"]
+    outcomes = [programs.start(mode, tmp_path / "cache", *numbers.split()) for numbers in given]
+    assert {outcome.answer for outcome in outcomes} == {uncached(_INTRINSICS_OF_ONE_NAME, "10", "20")} == {"(11, 63, 33)"}
+    assert [outcomes[0].stored > 0, outcomes[1].stored] == [True, 0]

@@ -313,13 +313,15 @@ def _call_dynamic(lazy: LazyUfunc, state: State, args: tuple[Any, ...], keywords
         raise _NumbaNeeded
     learn_numpy(is_needed=True)
     types = _find_element_types(args)
-    with _creation_lock:
-        stored = object.__getattribute__(lazy, "_stored")
-        if stored is None or not _has_loop_for(stored, types):
-            added, (writable,) = _find_and_count_loop(state, types)
-            _record_loop(lazy, added)
-            stored = _make_dynamic(state, added_loops(lazy), tuple(writable))
-            object.__setattr__(lazy, "_stored", stored)
+    stored = object.__getattribute__(lazy, "_stored")
+    if stored is None or not _has_loop_for(stored, types):
+        added, (writable,) = _find_and_count_loop(state, types)  # may import modules, which create ufuncs
+        with _creation_lock:
+            stored = object.__getattribute__(lazy, "_stored")
+            if stored is None or not _has_loop_for(stored, types):  # otherwise another thread has added a loop in the meantime
+                _record_loop(lazy, added)
+                stored = _make_dynamic(state, added_loops(lazy), tuple(writable))
+                object.__setattr__(lazy, "_stored", stored)
     return stored(*args, **keywords)
 
 

@@ -15,8 +15,15 @@ from compcache.numba.fingerprints import COMPILED, RUN
 from compcache.numba.fingerprints.code_digest import code_and_nested, digest_and_reads, plain_name, reported_file
 from compcache.numba.fingerprints.stand_ins import is_declared_as, is_module_of_generators, reads_object_mode
 from compcache.numba.fingerprints.values import is_defined_by_text
-from compcache.numba.registered.code_reads import MISSING, cells_of, is_part_of_hash, resolve, returned_functions
-from compcache.numba.registered.library import full_name, is_generator_module, is_library_module, is_made_by_library, package_of
+from compcache.numba.registered.code_reads import MISSING, cells_of, functions_to_compile, is_part_of_hash, resolve
+from compcache.numba.registered.library import (
+    full_name,
+    is_generator_module,
+    is_library_function,
+    is_library_module,
+    is_made_by_library,
+    package_of,
+)
 from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
@@ -35,6 +42,8 @@ __all__ = ["feed_function", "find_registrations"]
 _MATCH_CLASS = opmap["MATCH_CLASS"]
 #: Names of Numba's settings, or of objects that contain them.
 _SETTINGS = frozenset(("NUMBA_NUM_THREADS", "config"))
+#: Numba's decorators of functions that only compiled code calls.
+_COMPILING = frozenset(("jit", "njit", "register_jitable"))
 _SHOWN = frozenset((bool, int, str, bytes, type(Ellipsis), float, complex))
 _MAX_SHOWN = 100
 
@@ -138,7 +147,15 @@ def _feed_code(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any
 
 def _feed_nested_code(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
     """Feed the nested code objects. A function that an overload returns counts as compiled, unless it contains object mode."""
-    compiled = returned_functions(code) if walk.is_overload and code is walk.compiled.__code__ else ()
+
+    def compiles(chain: tuple[str, ...]) -> bool:
+        """Return whether a chain leads to a decorator that passes a function to the compiler."""
+        value, followed = _resolve_chain(walk, chain, namespace) if chain else (None, 0)
+        if followed < len(chain):
+            return is_module_of_generators(value) and followed == len(chain) - 1 and chain[-1] in _COMPILING
+        return type(value) is python_types.FunctionType and value.__name__ in _COMPILING and is_library_function(value)
+
+    compiled = functions_to_compile(code, compiles) if walk.is_overload and code is walk.compiled.__code__ else ()
     for nested in [constant for constant in code.co_consts if isinstance(constant, python_types.CodeType)]:
         if nested not in compiled or reads_object_mode(_chains_of(walk, nested, namespace)):
             _feed_code(walk, nested, namespace, name)

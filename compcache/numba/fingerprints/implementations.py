@@ -79,7 +79,7 @@ class _Registry:
 
     Attributes:
         by_key: overloads by the id of the callable.
-        by_name: implementations by name.
+        by_name: implementations by `name_of`.
         names_by_digest: the names of implementations by the digest of the name by which the compiler looks for them.
         generators: the user's functions behind code generators, by the id of the code generator.
     """
@@ -89,6 +89,7 @@ class _Registry:
         self.by_name: dict[str, list[Implementation]] = {}
         self.names_by_digest: dict[int, list[str]] = {}
         self.generators: dict[int, Any] = {}
+        self._numbers: dict[str, dict[int, int]] = {}  # of the intrinsics with a stable name, by the id of the function
         self._keys: list[object] = []  # references, so that no id is reused
         self._lists: list[list[Any]] = []  # the lists of Numba's registries
         self._actions: list[Callable[[Any], None]] = []  # the function that adds an item of each list
@@ -104,6 +105,15 @@ class _Registry:
                     action(item)
                     self._counts[number] = count
                 self._counts[number] = min(self._counts[number], len(items))  # a registration may have been removed
+
+    def name_of(self, function: Any) -> str:
+        """Return the name under which an implementation is registered: its stable name, followed by a number for intrinsics that share one.
+
+        Callers name the intrinsic itself, so its namesakes do not count. One factory may make thousands.
+        """
+        name = stable_name(function)
+        number = self._numbers.get(name, {}).get(id(function), 0)
+        return f"{name} #{number}" if number else name
 
     def _find_lists(self) -> None:
         """Find the lists of Numba's registries, and set the function that adds the items of each list."""
@@ -138,9 +148,12 @@ class _Registry:
         implementation = Implementation(function, options, is_overload=is_overload, key=requested_name)
         if not attribute:  # the compiler asks for a method by its name, even if no code names the type
             self.by_key.setdefault(id(key), []).append(implementation)
-        name = stable_name(function)
-        self.by_name.setdefault(name, []).append(implementation)
-        self.names_by_digest.setdefault(digest_name(requested_name), []).append(name)
+        if function is getattr(template, "_definition_func", None):
+            numbers = self._numbers.setdefault(stable_name(function), {})
+            numbers.setdefault(id(function), len(numbers))
+        else:  # the compiler finds an intrinsic as a value
+            self.names_by_digest.setdefault(digest_name(requested_name), []).append(stable_name(function))
+        self.by_name.setdefault(self.name_of(function), []).append(implementation)
 
     def _add_generator(self, kind: str, row: tuple[Any, ...]) -> None:
         """Add the function behind a code generator of this kind, if it is the user's."""
@@ -283,7 +296,7 @@ def stable_name(implementation: Any) -> str:
 
 def numbered_name(implementation: Implementation) -> tuple[str, ...]:
     """Return the name of a registered implementation, followed by its number if it is not the first with this name."""
-    name = stable_name(implementation.function)
+    name = registry.name_of(implementation.function)
     number = registry.by_name[name].index(implementation)
     return (name, str(number)) if number else (name,)
 

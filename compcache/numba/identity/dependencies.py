@@ -6,6 +6,7 @@ each of these implementations still has the same content, and no other implement
 
 from __future__ import annotations
 
+import functools
 import sys
 from struct import pack, unpack
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -84,7 +85,7 @@ def names_created(names: Iterable[str], used: Iterable[tuple[str, str]]) -> set[
 
     What an implementation creates when it runs follows from its content. A process that loads the result has not run it.
     """
-    creators = {name for name, _ in used}
+    creators = {name.partition(" #")[0] for name, _ in used}  # without the number of an intrinsic
     registered = {name: registry.by_name.get(name, ()) for name in names}
     return {name for name, rows in registered.items() if rows and not any(creators.isdisjoint(row.creators) for row in rows)}
 
@@ -108,8 +109,8 @@ def dependency_of(function: Any, *, declined: bool = False) -> Dependency:
 
     `declined` is whether the implementation did not support the types that the compiler requested.
     """
-    name = stable_name(function)
     registry.refresh()
+    name = registry.name_of(function)
     return _dependency_on_name(name, registry.by_name.get(name) or [Implementation(function, ())], declined=declined)
 
 
@@ -124,6 +125,8 @@ def _dependency_on_name(name: str, registered: list[Implementation], *, declined
         try:
             return Dependency(name, _recorded_content(name, registered, declined=declined))
         except TooLarge:
+            if digest_of_package(package) is None:
+                raise
             _large_packages.add(package)
             _by_files[name] = True
     return Dependency(name, _content_by_files(package))
@@ -176,20 +179,18 @@ def _compute_fingerprint(package: str, registered: list[Implementation], *, over
     """Return the fingerprint of implementations. See `fingerprint_of_implementations` for `overlook_members`.
 
     Raises:
-        TooLarge: the implementations can reach too many values, and the package has files, which are compared instead.
+        TooLarge: the implementations can reach too many values. If the package has files, these can be compared instead.
         Unidentifiable: the implementations cannot be compared.
     """
     reads_all = any(isinstance(implementation.function, type) for implementation in registered)  # templates have methods
-    try:
-        limits = LIMITS_OF_CLASSES if reads_all else _LIMITS
-        return fingerprint_of_implementations(registered, overlook_members=overlook_members, read_all=reads_all, limits=limits)
-    except TooLarge:
-        if digest_of_package(package) is not None:
-            raise
-    try:
-        return fingerprint_of_implementations(registered, overlook_members=overlook_members, read_all=reads_all)
-    except TooLarge as error:
-        raise Unidentifiable(str(error)) from error
+    walk = functools.partial(fingerprint_of_implementations, registered, overlook_members=overlook_members, read_all=reads_all)
+    if hasattr(sys.modules.get(package), "__path__"):
+        try:
+            return walk(limits=LIMITS_OF_CLASSES if reads_all else _LIMITS)
+        except TooLarge:
+            if digest_of_package(package) is not None:
+                raise
+    return walk()
 
 
 def functions_compiled_for(dependencies: Iterable[tuple[str, str]]) -> list[FunctionPart]:

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.fingerprints.former import keep_objects, keep_values
-from compcache.numba.fingerprints.implementations import GENERATOR, plain_function, registry, stable_name
+from compcache.numba.fingerprints.implementations import GENERATOR, plain_function, registry
 from compcache.numba.identity.dependencies import Dependency, is_current
 from compcache.numba.identity.key import flags_text, signature_text
 from compcache.numba.lazy.description import RESULT
@@ -55,7 +55,7 @@ def digest_arguments(function: Any, args: Iterable[Any], kws: Iterable[tuple[str
     for all flags. The result is "" if a type or a flag has no identity by content.
     """
     registry.refresh()
-    functions = [implementation.function for implementation in registry.by_name.get(stable_name(function), ())]
+    functions = [implementation.function for implementation in registry.by_name.get(registry.name_of(function), ())]
     position = next((number for number, other in enumerate(functions) if other is function), -1)
     try:
         text = f"{position} {signature_text([*args, *dict(kws).values()])} {' '.join(dict(kws))}"
@@ -102,7 +102,7 @@ def former_result(function: Any, arguments: str) -> Dependency | None:
 
     `arguments` is a digest from `digest_arguments`.
     """
-    name = stable_name(function)
+    name = registry.name_of(function)
     # A digest of the values shows more changes than one of the files.
     content = next((_contents[key][arguments] for key in ((name, False), (name, True)) if arguments in _contents.get(key, ())), "")
     return Dependency(name, content) if content and arguments else None
@@ -110,7 +110,7 @@ def former_result(function: Any, arguments: str) -> Dependency | None:
 
 def record_unknown_result(function: Any) -> None:
     """Record that Numba has kept a result of an implementation whose content was not recorded when it ran."""
-    _with_unknown_results.add(stable_name(function))
+    _with_unknown_results.add(registry.name_of(function))
 
 
 def are_results_valid(dependency: Dependency, arguments: Iterable[str]) -> bool:

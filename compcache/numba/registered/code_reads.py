@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any
 
+    #: An instruction: its name, its argument, and its offset.
+    Step = tuple[str, int, int]
+
 __all__ = [
-    "HASH_METHOD", "MISSING", "Reads", "cells_of", "functions_in_member", "imported_reads", "is_part_of_hash", "names_used_by", "reads_of",
-    "resolve", "returned_functions",
+    "HASH_METHOD", "MISSING", "Reads", "cells_of", "functions_in_member", "functions_to_compile", "imported_reads", "is_part_of_hash",
+    "names_used_by", "reads_of", "resolve",
 ]  # fmt: skip
 
 _Function = type(lambda: 0)
@@ -138,31 +141,73 @@ def names_used_by(code: CodeType, instructions: frozenset[int]) -> Iterator[str]
             yield from names_used_by(constant, instructions)
 
 
-def returned_functions(code: CodeType) -> list[CodeType]:
+def functions_to_compile(code: CodeType, compiles: Callable[[tuple[str, ...]], bool]) -> list[CodeType]:
     """Return the code of the nested functions that a function only returns. It neither calls nor stores them, nor passes them on.
 
-    A nested function that is assigned to a variable is included if each other use of the variable returns its value. The result is empty
-    for generators and coroutines, and for code that names `locals`.
+    A nested function that is assigned to a variable is included if each other use of the variable returns its value, or is in included
+    functions. It may have a decorator for which `compiles` is true, which is a global or attributes of one. The result is empty for
+    generators and coroutines, and for code that names `locals`.
     """
     if code.co_flags & _SUSPENDS or "locals" in code.co_names:
         return []
-    steps = [*_relevant_instructions(code), ("", 0)]
-    functions: list[tuple[CodeType, int]] = []  # with the variable, or one of the two constants
-    escaping = {_ESCAPES}
-    for (before, constant), (name, argument), (after, following) in zip(steps, steps[1:], steps[2:], strict=False):
+    variables = _variables_of(code)
+    steps = [*_relevant_instructions(code), *[("", 0, 0)] * 3]
+    functions: list[tuple[CodeType, str | int]] = []  # with the variable, or one of the two constants
+    escaping: set[str | int] = {_ESCAPES}
+    stores = set()
+    for at, (name, argument, _) in enumerate(steps):
         if name == "MAKE_FUNCTION":
-            variables = {"RETURN_VALUE": _RETURNED, "STORE_FAST": following, "STORE_FAST_LOAD_FAST": following >> 4}
-            functions.append((code.co_consts[constant], variables.get(after, _ESCAPES)))
-        elif name.count("FAST") > 1:  # an instruction with two variables, such as LOAD_FAST_LOAD_FAST
-            is_returned = before == "MAKE_FUNCTION" and after == "RETURN_VALUE" and name == "STORE_FAST_LOAD_FAST"
-            escaping.update(() if is_returned and argument >> 4 == argument & 15 else (argument >> 4, argument & 15))
-        elif "FAST" in name and after != "RETURN_VALUE" and not (before == "MAKE_FUNCTION" and name == "STORE_FAST"):
-            escaping.add(argument)
-    others = [constant for constant, variable in functions if variable in escaping]  # equal functions may share a constant
-    return [constant for constant, variable in functions if variable not in escaping and constant not in others]
+            user = at + 2 if steps[at + 1][:2] == ("CALL", 0) and compiles(_decorator_of(code, steps, at)) else at + 1
+            use, number, _ = steps[user]
+            stores.add(user)
+            variable = variables[number] if use in ("STORE_FAST", "STORE_DEREF") else _RETURNED if use == "RETURN_VALUE" else _ESCAPES
+            functions.append((code.co_consts[steps[at - 1][1]], variable))
+        elif name in _OF_VARIABLES and not (at in stores or steps[at + 1][0] == "RETURN_VALUE" or _is_closed_over(code, name, argument)):
+            escaping.add(variables[argument])
+    while True:
+        others = [function for function, variable in functions if variable in escaping]  # equal functions may share a constant
+        compiled = [function for function, variable in functions if variable not in escaping and function not in others]
+        running = [constant for constant in code.co_consts if isinstance(constant, type(code)) and constant not in compiled]
+        captured = {name for function in running for name in function.co_freevars}
+        if captured <= escaping:
+            return compiled
+        escaping |= captured
 
 
 _RETURNED, _ESCAPES = -1, -2
+_OF_VARIABLES = frozenset(name for name in opname if any(kind in name for kind in ("CLOSURE", "DEREF", "FAST")))
+
+
+def _variables_of(code: CodeType) -> tuple[str, ...]:
+    """Return the names of a code object's variables by their numbers in instructions."""
+    return (*code.co_varnames, *[name for name in code.co_cellvars if name not in code.co_varnames], *code.co_freevars)
+
+
+def _is_closed_over(code: CodeType, name: str, argument: int) -> bool:
+    """Return whether an instruction loads the cell of a variable for a nested function, and not the value."""
+    is_cell = _variables_of(code)[argument] in (*code.co_cellvars, *code.co_freevars)
+    return name == "LOAD_CLOSURE" or (name in ("LOAD_FAST", "LOAD_FAST_BORROW") and is_cell)
+
+
+def _decorator_of(code: CodeType, steps: list[Step], at: int) -> tuple[str, ...]:
+    """Return the global and the attributes that are read directly before the function that is made at a step.
+
+    The result is empty if another value precedes the function, or if a jump leads between the two.
+    """
+    end, at = steps[at + 2][2], at - 2
+    name, count, _ = steps[at]
+    if name == "BUILD_TUPLE" and all(_is_closed_over(code, *step[:2]) for step in steps[at - count : at]):
+        at -= count + 1
+    chain: list[str] = []
+    while steps[at][0] == "LOAD_ATTR":
+        chain.insert(0, code.co_names[steps[at][1] >> _SHIFTS[_ATTRIBUTE]])
+        at -= 1
+    if steps[at][0] != "LOAD_GLOBAL":
+        return ()
+    import dis  # slow to import
+
+    is_target = any(steps[at][2] < target <= end for target in dis.findlabels(code.co_code))  # type: ignore[arg-type]
+    return () if is_target else (code.co_names[steps[at][1] >> _SHIFTS[_GLOBAL]], *chain)
 
 
 def is_part_of_hash(code: CodeType, value: Any) -> bool:
@@ -177,14 +222,19 @@ def is_part_of_hash(code: CodeType, value: Any) -> bool:
 HASH_METHOD = "__hash__"
 _SUSPENDS = 0x20 | 0x80 | 0x100 | 0x200  # generators and coroutines, by `inspect.CO_GENERATOR` and similar flags
 #: Instructions that may stand between those that make a function and those that use it, and do not use it themselves.
-_WITHOUT_MEANING = frozenset(("CACHE", "EXTENDED_ARG", "NOP", "SET_FUNCTION_ATTRIBUTE"))
+_WITHOUT_MEANING = frozenset(("CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "SET_FUNCTION_ATTRIBUTE"))
 
 
-def _relevant_instructions(code: CodeType) -> Iterator[tuple[str, int]]:
-    """Yield the name and the argument of each instruction, except those of `_WITHOUT_MEANING`."""
-    for instruction, argument in _decode_instructions(code):
-        if opname[instruction] not in _WITHOUT_MEANING:
-            yield opname[instruction], argument
+def _relevant_instructions(code: CodeType) -> Iterator[Step]:
+    """Yield each instruction, except those of `_WITHOUT_MEANING`. One with two variables (`STORE_FAST_LOAD_FAST`) is two instructions."""
+    for number, (instruction, argument) in enumerate(_decode_instructions(code)):
+        name = opname[instruction]
+        if name.count("_FAST") > 1:
+            first, second = name.removesuffix("_BORROW").rsplit("_FAST", 1)[0].rsplit("_", 1)
+            yield first, argument >> 4, 2 * number
+            yield f"{second}_FAST", argument & 15, 2 * number
+        elif name not in _WITHOUT_MEANING:
+            yield name, argument, 2 * number
 
 
 def _decode_instructions(code: CodeType) -> Iterator[tuple[int, int]]:

@@ -297,7 +297,8 @@ def _record_gufunc_loop(builder: Any, backend: Backend, signature: Any, wrappers
     record = None
     if wrappers is None:  # the loop is Numba's wrapper, which the backend stored after its compilation
         wrapper = plain_wrappers._GufuncWrapper(*operands, backend, is_parfors=False)
-        record = _find_stored_loop(entry, wrapper.cache.find_wrapper(cres.signature, cres.target_context), wrapper_symbol(cres))
+        find = partial(wrapper.cache.find_wrapper, cres.signature, cres.target_context)
+        record = _find_stored_loop(entry, find() or (wrapper.build() and find()), wrapper_symbol(cres))
     if record is None:
         info = (wrappers or plain_wrappers).build_gufunc_wrapper(*operands, cache=False, is_parfors=False)
         record = _store_loop(entry, backend, info, cres.signature, f"loop of {builder.signature}")

@@ -190,6 +190,64 @@ result = set(answers), len(answers), status, 'numba.core' in sys.modules, p.doub
     assert (answers, count, status, is_imported, types) == (expected, 160, 0, False, ["d->d"])
 
 
+def test_the_look_up_of_a_loop_may_import_a_module_that_calls_a_ufunc(project: Project) -> None:
+    """A walk reads an attribute that its module computes. No lock is held meanwhile."""
+    project.write(
+        p="""
+    from compcache.numba import guvectorize
+    import lazy_settings
+
+    @guvectorize("(n)->(n)")
+    def scaled(x, result):
+        for i in range(x.shape[0]):
+            result[i] = x[i] * lazy_settings.FACTOR
+    """,
+        lazy_settings="""
+    def __getattr__(name):
+        if name != "FACTOR":
+            raise AttributeError(name)
+        import imported_late
+        return imported_late.FACTOR
+    """,
+        imported_late="""
+    from compcache.numba import vectorize
+
+    @vectorize(["f8(f8)"])
+    def tripled(x):
+        return x * 3
+
+    FACTOR = float(tripled(1.0))
+    """,
+    )
+    script = "import sys, p, numpy as np\nresult = p.scaled(np.ones(2), np.zeros(2)).tolist(), 'numba.core' in sys.modules"
+    for is_imported in (True, False):
+        assert project.run(script, backend=False, COMPCACHE_DIR=str(project.cache)) == ([3.0, 3.0], is_imported)
+
+
+def test_the_wrapper_of_an_added_loop_is_compiled_once(project: Project) -> None:
+    """The loop that later processes call without Numba is the wrapper that this process calls."""
+    project.write(p="""
+    from compcache.numba import guvectorize
+
+    @guvectorize("(n)->(n)")
+    def doubled(x, result):
+        for i in range(x.shape[0]):
+            result[i] = x[i] * 2
+    """)
+    script = """
+import p
+import numpy as np
+p.doubled(np.ones(2), np.zeros(2))  # imports Numba
+from numba.np.ufunc.wrappers import _GufuncWrapper
+build, built = _GufuncWrapper._build_wrapper, []
+_GufuncWrapper._build_wrapper = lambda *args: built.append(args) or build(*args)
+result = p.doubled(np.ones(2, int), np.zeros(2, int)).tolist(), len(built)
+"""
+    assert project.run(script, backend=False, COMPCACHE_DIR=str(project.cache)) == ([2, 2], 1)
+    script = "import sys, p, numpy as np\nresult = p.doubled(np.ones(2, int), np.zeros(2, int)).tolist(), 'numba.core' in sys.modules"
+    assert project.run(script, backend=False, COMPCACHE_DIR=str(project.cache)) == ([2, 2], False)
+
+
 DYNAMIC = """
     import numpy as np
     from {decorators} import guvectorize
