@@ -84,6 +84,8 @@ def main(descriptor: int, token: bytes) -> NoReturn:
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
     _flush_streams()
+    if process_tree.has_children():  # the parent may have been killed before it could end them
+        process_tree.end_processes(process_tree.descendants([os.getpid()]))
     os._exit(status)  # an orderly shutdown of LLVM takes as long as a small job; all results are on disk
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -204,6 +205,27 @@ def test_what_a_job_leaves_running_has_ended_when_the_next_one_runs(
     assert len(compile_many(cache, work, workers=1, timeout=20, progress=look).built) == 2
     assert len(pids()) == 1
     assert ended == [True]
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, {place!r})
+import stray_jobs
+from compcache.batch import Job, compile_many, pool
+pool._end_workers = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+compile_many({directory!r}, [Job("daemon", stray_jobs.forks, ("daemon", {pids!r}, "daemon"))], workers=1)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("jobs")
+def test_what_a_job_leaves_running_ends_although_the_batch_is_killed_first(
+    directory: Path, tmp_path: Path, pids: Callable[[], list[int]]
+) -> None:
+    script = KILLED.format(place=str(tmp_path / "importable"), directory=str(directory), pids=str(tmp_path / "pids"))
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGKILL
+    assert len(pids()) == 1
+    assert have_ended(pids())
 
 
 @pytest.mark.slow
