@@ -1,7 +1,8 @@
 """Worker processes that may die. A job that kills its worker affects no other job.
 
 A worker has one job at a time, and its own channel. If a worker dies, or is ended after a timeout, its job has failed, and the
-next job gets a new worker. A worker is also replaced after a job that left processes behind. These processes end with the worker.
+next job gets a new worker. A worker is also replaced after a job that left processes behind, which end with the worker, or that changed
+resource limits.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class _Worker:
         for answer in answers:
             if isinstance(answer, Answer):
                 self.job = None
-                self.is_spent = answer.leaves_processes
+                self.is_spent = answer.is_spent
                 return answer.outcome
             self.is_ready = True
             self._set_deadline(0.0)  # the start of the interpreter does not count as time of the job

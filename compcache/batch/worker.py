@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import resource
 import select
 import signal
 import socket
@@ -54,10 +55,10 @@ class Assignment(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The outcome of a job, and whether processes that the job started are still running."""
+    """The outcome of a job, and whether the worker must end, because the job left processes running or changed resource limits."""
 
     outcome: Outcome
-    leaves_processes: bool
+    is_spent: bool
 
 
 def main(descriptor: int, token: bytes) -> NoReturn:
@@ -83,6 +84,8 @@ def main(descriptor: int, token: bytes) -> NoReturn:
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
     _flush_streams()
+    if process_tree.has_children():  # the parent may have been killed before it could end them
+        process_tree.end_processes(process_tree.descendants([os.getpid()]))
     os._exit(status)  # an orderly shutdown of LLVM takes as long as a small job; all results are on disk
 
 
@@ -131,7 +134,7 @@ def _serve_jobs(channel: Channel) -> NoReturn:
     cache = Cache(**setup.settings)
     codegen.initialize()
     assert linker, link  # imported now: the import must not count as time of the first job
-    worker = os.getpid()
+    worker, limits = os.getpid(), _resource_limits()
     _send_message(channel, None)  # tells the parent that this worker is ready
     with cache:
         while True:
@@ -142,7 +145,12 @@ def _serve_jobs(channel: Channel) -> NoReturn:
                 if os.getpid() != worker:
                     os._exit(0)  # a job forked, and this is the child; its parent answers
             _flush_streams()
-            _send_message(channel, Answer(outcome, process_tree.has_children()))
+            _send_message(channel, Answer(outcome, process_tree.has_children() or _resource_limits() != limits))
+
+
+def _resource_limits() -> list[tuple[int, int]]:
+    """Return all resource limits of this process. A lower limit, like one of memory, would make later jobs fail."""
+    return [resource.getrlimit(number) for name, number in vars(resource).items() if name.startswith("RLIMIT_")]
 
 
 def _send_message(channel: Channel, message: Answer | None) -> None:

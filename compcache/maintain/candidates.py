@@ -190,21 +190,25 @@ class Chooser:
             relevant[module_id] = entry._replace(passed_over=frozenset(complete.intersection(entry.functions)))
 
     def _mark_newest(self, relevant: dict[bytes, Entry]) -> None:
-        """Make older code of a plain name depend on its newest code, by the fields `newest` and `imports` of the entries in `relevant`."""
+        """Make older code of a plain name depend on its newest code, by the fields `newest` and `imports` of the entries in `relevant`.
+
+        Code that is newer, but passed over because it lacks an import, is neither.
+        """
         holders: dict[str, int] = {}
         for entry in relevant.values():
             for name in filter(is_ordered, entry.functions):
                 holders[name] = holders.get(name, 0) + 1
         for name in sorted(name for name, count in holders.items() if count > 1):
             rows = [row for row in self._store.index.find_numbered(name_key(name)) if row[2] in relevant and row[3] < LINKED]
-            order_of_newest, _, _, _, newest = max(rows, default=(0, 0, b"", 0, b""))
+            answering = [row for row in rows if name not in relevant[row[2]].passed_over]
+            order_of_newest, _, _, _, newest = max(answering, default=(0, 0, b"", 0, b""))
             for order, _, module_id, _, content in rows:
                 entry = relevant[module_id]
                 need = (f"\0{name}",)
-                if order == order_of_newest or (any(content) and content == newest):
-                    relevant[module_id] = entry._replace(newest=entry.newest + need)
-                else:
+                if order < order_of_newest and not (any(content) and content == newest):
                     relevant[module_id] = entry._replace(imports=entry.imports + need)
+                elif name not in entry.passed_over:
+                    relevant[module_id] = entry._replace(newest=entry.newest + need)
 
     def _read_last_uses_of_parts(self) -> dict[bytes, float]:
         """Return when each part was last used through a linked closure, in seconds since the epoch, by the part's module_id."""

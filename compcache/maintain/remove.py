@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from compcache.digest import name_key
 from compcache.directory.places import MODULES, PLACES
 from compcache.errors import FunctionInUseError, NotCachedError, StorageError
 from compcache.formats.entry import EntryRecord, sequence_after
 from compcache.formats.group import GROUP
 from compcache.formats.linked import decode_closure
+from compcache.formats.manifest import LINKED
 from compcache.hit.closures.validity import remove_results
 from compcache.identity import label_of
 from compcache.interrupts import suppress
@@ -16,11 +18,14 @@ from compcache.maintain.pins import pinned, unpin
 from compcache.maintain.prune import rewrite_index
 from compcache.publish.additions import merge
 from compcache.publish.module_reader import linked_closures
+from compcache.publish.module_rows import read_row
+from compcache.publish.numbering import interrupted_additions, noted_numbers
 from compcache.publish.open_segments import readable_segments
 from compcache.publish.packs import encode_pack, stored_packs
 from compcache.publish.removal import remove_file
 from compcache.publish.volumes import remove_orphaned_lists
 from compcache.publish.writer import publish_modules
+from compcache.store import is_ordered
 from compcache.usage.listings import parse_module_id
 from compcache.usage.snapshot import Excerpts, statuses_of
 from compcache.usage.whole_directories import remove_directory
@@ -29,6 +34,7 @@ from compcache.wording import join_first
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
+    from compcache.publish.module_lists import ModuleLists
     from compcache.publish.module_rows import Row
     from compcache.store import Store
 
@@ -37,6 +43,8 @@ __all__ = ["clear", "remove_function", "remove_functions", "remove_linked", "rem
 #: The maximum number of modules in an index that is rewritten after each removal.
 _SHORT = 4096
 _MOST_NAMED = 5
+#: Older than any addition in the index.
+_NONE = (0, 0, b"", 0, b"")
 
 
 class _RemovalPlan(NamedTuple):
@@ -100,7 +108,10 @@ def remove_function(store: Store, func_name: str, *, force: bool) -> tuple[str, 
 def _plan_removal(store: Store, func_name: str, force: bool, gone: Container[bytes]) -> _RemovalPlan:
     """Return what the removal of a function or group removes after the modules in `gone`. Raise the errors of `remove_function`."""
     excerpts = Excerpts(store)
+    lists, *_ = excerpts.lists
     found = excerpts.with_importers(func_name)
+    interrupted = set[bytes]().union(*interrupted_additions(store, noted_numbers(store)))  # the next addition would index them
+    found |= {module_id: row for module_id in sorted(interrupted) if (row := read_row(store, module_id)) is not None}
     listed = [module_id for module_id, _ in store.find_here(func_name)]
     unread = [module_id for module_id in statuses_of(store, listed) if module_id not in found and module_id not in gone]
     if unread and not force:
@@ -118,14 +129,33 @@ def _plan_removal(store: Store, func_name: str, force: bool, gone: Container[byt
         layers = [layer.root for layer, (_, found, _) in places for row in found.values() if func_name in (*row.names, *_group_names(row))]
         place = f"only in the layer {layers[0]}, which this cache does not change" if layers else f"not in the cache {store.root}"
         raise NotCachedError(f"cannot remove function {func_name!r}: it is {place}", func_name=func_name, cache_dir=store.root)
+    _add_former(store, lists, holders)
+    rows |= holders
     if not force:
         _require_unused(store, func_name, names, holders, rows)
     owners = _owner_names(func_name, rows)
     order = {module_id: position for position, module_id in enumerate(reversed(listed))}  # so that no failure brings former code back
-    oldest_first = sorted({*holders, *unread}, key=lambda module_id: (order.get(module_id, 0), module_id))
+    oldest_first = sorted([*reversed(holders), *unread], key=lambda module_id: order.get(module_id, -1))
     module_ids = [*oldest_first, *_part_modules(store, owners, holders, rows, force=force)]
     entries = {(kind, name) for row in rows.values() if row.is_pack for kind, name, *_ in row.entries if name in owners}
     return _RemovalPlan(module_ids, names, entries, {name for key in rows.keys() & {*module_ids} for name in rows[key].names})
+
+
+def _add_former(store: Store, lists: ModuleLists, holders: dict[bytes, Row]) -> None:
+    """Add to `holders` the modules with former code of functions whose newest code is there, and transitively those of their functions.
+
+    If they stayed, former code would answer. Modules with the content of the newest code stay if they are newer than all former code.
+    """
+    pending = list(holders.values())
+    for row in pending:  # grows during the iteration
+        for name in filter(is_ordered, row.names):
+            additions = [found for found in store.index.find_numbered(name_key(name)) if found[3] < LINKED and store.exists(found[2])]
+            _, _, newest_id, _, newest = max(additions, default=_NONE)
+            left = [addition for addition in additions if newest_id in holders and addition[2] not in holders]
+            same = max([addition for addition in left if any(newest) and addition[4] == newest], default=_NONE)
+            rows = lists.rows([addition[2] for addition in left if addition > same])
+            holders |= rows
+            pending += rows.values()
 
 
 def _carry_out(store: Store, plan: _RemovalPlan, gone: set[bytes] | None) -> list[bytes]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     #: The realizations of names, each as (module_id, record offset), in the order of `Store.find`.
     LookUps = Mapping[str, Sequence[tuple[bytes, int]]]
 
-__all__ = ["assign_numbers", "first_existing", "note_number", "noted_numbers"]
+__all__ = ["assign_numbers", "first_existing", "interrupted_additions", "note_number", "noted_numbers"]
 
 #: More additions than an index that is being rebuilt can lack.
 _UNSEEN = 1 << 28
@@ -59,7 +59,7 @@ def assign_numbers(store: Store, groups: Sequence[Group], noted: Noted, look_ups
         raise StorageError(f"the index cannot be listed: {store.index.problem}", path=store.index.directory)
     indexed = greatest_number(store.index)
     recorded = _greatest_recorded(store, noted, indexed)
-    if recorded > indexed and _index_interrupted(store, [name for number, name in noted if number > indexed]):
+    if recorded > indexed and _index_interrupted(store, noted):
         look_ups = {}
     following = recorded + 1 + (_UNSEEN if store.index.unfinished else 0)
     numbers: list[int | None] = []
@@ -76,19 +76,23 @@ def assign_numbers(store: Store, groups: Sequence[Group], noted: Noted, look_ups
     return numbers
 
 
-def _index_interrupted(store: Store, notes: Iterable[str]) -> bool:
-    """Index the modules of additions that the index lacks, given the files with their numbers. Return whether there were any.
+def interrupted_additions(store: Store, noted: Noted) -> list[set[bytes]]:
+    """Return the module_ids of each addition that the index lacks. The addition was interrupted, or is about to be indexed."""
+    indexed = greatest_number(store.index)
+    contents = [store.read_file(NUMBERS, name) or b"" for number, name in noted if number > indexed]
+    return [{content[at : at + DIGEST_SIZE] for at in range(0, len(content), DIGEST_SIZE)} for content in contents]
 
-    Such an addition was interrupted, or is about to be indexed. An addition that lacks a module is left out: it is being written, was not
-    written completely, or was removed.
+
+def _index_interrupted(store: Store, noted: Noted) -> bool:
+    """Index the modules of interrupted additions. Return whether there were any.
+
+    An addition that lacks a module is left out: it is being written, was not written completely, or was removed.
 
     Raise `StorageError` if a module cannot be read at the moment, or the index cannot be written.
     """
     from compcache.publish.index_rebuild import index_modules
 
-    contents = [store.read_file(NUMBERS, name) or b"" for name in notes]
-    additions = [{content[at : at + DIGEST_SIZE] for at in range(0, len(content), DIGEST_SIZE)} for content in contents]
-    whole = [addition for addition in additions if all(map(store.exists, addition))]
+    whole = [addition for addition in interrupted_additions(store, noted) if all(map(store.exists, addition))]
     try:
         return bool(index_modules(store, set[bytes]().union(*whole)))
     except OSError as error:

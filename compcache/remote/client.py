@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.errors import CompcacheError
 from compcache.formats.entry import is_pack
 from compcache.formats.graph import decode_notes
+from compcache.formats.manifest import LINKED
 from compcache.formats.manifest_writer import WholeManifest
 from compcache.formats.statistics import counter_of
 from compcache.identity import label_of
@@ -427,7 +428,7 @@ class RemoteStore:
         return bool(answer == 0)
 
     def _make_upload(self, module_id: bytes, *, always: bool) -> Upload | None:
-        """Return the upload of a stored module, or None if the module has no function to upload.
+        """Return the upload of a stored module, or None if the module is a linked closure or has no function to upload.
 
         Plain names are uploaded only with `always`, which also uploads modules whose compilation was short. Their newest code replaces the
         cards of older code.
@@ -436,7 +437,10 @@ class RemoteStore:
         """
         card, data, manifest = self._read_module("", module_id)
         header = manifest.header
-        names = [(name, requirement) for name, _, requirement in manifest.indexed() if always or label_of(name) is not None]
+        indexed = manifest.indexed()
+        if any(offset >= LINKED for _, offset, _ in indexed):
+            return None  # a linked closure is not used without the modules of its functions
+        names = [(name, requirement) for name, _, requirement in indexed if always or label_of(name) is not None]
         names = [
             (name, needs) for name, needs in names if label_of(name) is not None or not self._is_former(name, module_id, shelf_of(needs))
         ]

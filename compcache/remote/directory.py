@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 
 from compcache.digest import blake2b
 from compcache.interrupts import reraise_interrupt, suppress
@@ -15,14 +16,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["make_private_directory", "outbox_directory", "state_directory"]
+__all__ = ["make_private_directory", "outbox_directory", "remove_unused_directories", "state_directory"]
 
+_UNUSED = 30 * 86400.0
 _WRITE = 0o022  # write permission for group and others
 _TEMPORARY = "/tmp"  # noqa: S108 - directories created there are private, and checked
 
 
 def make_private_directory(path: str) -> str:
-    """Create a directory that only this user can enter, if it is missing, and return `path`.
+    """Create a directory that only this user can enter, if it is missing, and return `path`. Its modification time is the last use.
 
     Raise `OSError` if the directory is not private to this user, or it cannot be created.
     """
@@ -32,7 +34,24 @@ def make_private_directory(path: str) -> str:
         reraise_interrupt(error)
         if not _is_own(path, 0o077):
             raise OSError(f"{path} is not private to this user: remove it, or set XDG_RUNTIME_DIR to another directory") from None
+        with suppress(OSError):
+            os.utime(path)
     return path
+
+
+def remove_unused_directories(beside: str) -> None:
+    """Remove the directories beside a store's directory that no process has used for `_UNUSED` seconds, with the uploads there.
+
+    A directory that cannot be removed stays.
+    """
+    parent = os.path.dirname(beside)
+    for name in os.listdir(parent):
+        path = os.path.join(parent, name)
+        with suppress(OSError):  # another helper has removed it
+            if time.time() - os.lstat(path).st_mtime > _UNUSED:
+                for file in os.listdir(path):
+                    os.unlink(os.path.join(path, file))
+                os.rmdir(path)
 
 
 def _is_own(path: str, denied: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -24,11 +25,16 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 JOBS = r'''
-import os, signal, socket, subprocess, sys, threading, time
+import os, resource, signal, socket, subprocess, sys, threading, time
 from compcache import ModuleSource
 
 def constant(name, value=1):
     return ModuleSource("define i64 @%s() {\n  ret i64 %d\n}\n" % (name, value))
+
+def lowers_limit(name):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
+    return constant(name, soft)
 
 def each_socket():
     for name in os.listdir("/proc/self/fd"):
@@ -199,6 +205,33 @@ def test_what_a_job_leaves_running_has_ended_when_the_next_one_runs(
     assert len(compile_many(cache, work, workers=1, timeout=20, progress=look).built) == 2
     assert len(pids()) == 1
     assert ended == [True]
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, {place!r})
+import stray_jobs
+from compcache.batch import Job, compile_many, pool
+pool._end_workers = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+compile_many({directory!r}, [Job("daemon", stray_jobs.forks, ("daemon", {pids!r}, "daemon"))], workers=1)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("jobs")
+def test_what_a_job_leaves_running_ends_although_the_batch_is_killed_first(
+    directory: Path, tmp_path: Path, pids: Callable[[], list[int]]
+) -> None:
+    script = KILLED.format(place=str(tmp_path / "importable"), directory=str(directory), pids=str(tmp_path / "pids"))
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGKILL
+    assert len(pids()) == 1
+    assert have_ended(pids())
+
+
+@pytest.mark.slow
+def test_resource_limits_that_a_job_changes_end_with_it(cache: Cache, jobs: ModuleType) -> None:
+    assert run(cache, [Job(name, jobs.lowers_limit, (name,)) for name in ("one", "two")], jobs).failed == ()
+    assert cache.get_target("one")() == cache.get_target("two")()
 
 
 @pytest.mark.slow

@@ -467,6 +467,20 @@ def test_code_that_serves_is_kept_beside_code_that_lacks_an_import(
 
 
 @pytest.mark.filterwarnings("ignore::compcache.CacheWarning")
+@pytest.mark.parametrize("policy", [PrunePolicy(duplicates=True), PrunePolicy(max_modules=1), PrunePolicy(max_modules=2)])
+def test_former_code_does_not_come_back_beside_code_that_lacks_an_import(cache: Cache, directory: Path, policy: PrunePolicy) -> None:
+    """The oldest code of `f` is in a module that is used for another function. The newest code is passed over."""
+    cache.add_module(ModuleSource(constant("f", 0) + constant("g", 2)))
+    cache.add_module(ModuleSource(constant("f", 1)))
+    cache.add_module(ModuleSource(caller("f", "missing"), imports=["missing"]))
+    with Cache(directory) as user:
+        assert user.get_target("g")() == 2
+    cache.prune(policy)
+    with Cache(directory) as after:
+        assert not after.has("f") or after.get_target("f")() == 1
+
+
+@pytest.mark.filterwarnings("ignore::compcache.CacheWarning")
 @pytest.mark.parametrize("policy", [PrunePolicy(duplicates=True), PrunePolicy(max_modules=3)])
 def test_an_import_from_a_layer_is_not_missing_for_a_prune_without_layers(
     directory: Path, tmp_path: Path, policy: PrunePolicy

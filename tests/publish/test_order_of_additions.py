@@ -19,7 +19,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from mock_directory import FaultyFiles, Operation, cache_on
 
-from compcache import Cache, CacheWarning, Function, ModulesNotAddedError, ModuleSource, NotCachedError, StorageError, frontend
+from compcache import (
+    Cache,
+    CacheWarning,
+    Function,
+    FunctionInUseError,
+    ModulesNotAddedError,
+    ModuleSource,
+    NotCachedError,
+    StorageError,
+    frontend,
+)  # fmt: skip
 from compcache.files import Tree
 from compcache.formats.host import platform_name
 from compcache.formats.index import Index, Stamp
@@ -180,6 +190,40 @@ def test_an_interrupted_addition_that_was_removed_stays_removed(directory: Path,
         assert cache.has("g")
         assert not cache.has("f")
         assert cache.check().findings == ()
+
+
+@pytest.mark.parametrize("former", [(), (1,)], ids=["alone", "with-former"])
+def test_a_removal_also_removes_interrupted_additions(directory: Path, monkeypatch: pytest.MonkeyPatch, former: tuple[int, ...]) -> None:
+    with Cache(directory) as cache:
+        for number in former:
+            cache.add_module(version(number))
+    add_without_index(directory, version(3), monkeypatch)
+    with Cache(directory) as cache:
+        planned, _ = frontend.remove_functions(cache, ["f"], dry_run=True)
+        assert cache.remove("f") == planned["f"]
+        assert len(planned["f"]) == len(former) + 1
+        cache.add_module(version(5, "g"))
+        cache.check(repair=True)
+        assert not cache.has("f")
+
+
+def two_versions(f: int, g: int) -> ModuleSource:
+    """A module with functions f and g."""
+    return ModuleSource(f"define i64 @f() {{\n  ret i64 {f}\n}}\ndefine i64 @g() {{\n  ret i64 {g}\n}}\n")
+
+
+@pytest.mark.parametrize(("newer", "left"), [(2, False), (1, True)], ids=["other-content", "same-content"])
+def test_a_forced_removal_brings_no_former_code_of_the_functions_beside_it_back(cache: Cache, newer: int, *, left: bool) -> None:
+    """Function g is older, in a module with h, of which there is older code, too. Only the content of the newest code of g may stay."""
+    cache.add_module(version(1, "h"))
+    cache.add_modules([ModuleSource("define i64 @h() {\n  ret i64 2\n}\ndefine i64 @g() {\n  ret i64 1\n}\n")])
+    cache.add_module(version(7, "k"))
+    cache.add_module(two_versions(1, newer))
+    with pytest.raises(FunctionInUseError):
+        cache.remove("f")
+    cache.remove("f", force=True)
+    with Cache(cache.path) as fresh:
+        assert {name: fresh.has(name) for name in "fghk"} == {"f": False, "g": left, "h": left, "k": True}
 
 
 def test_half_an_addition_that_failed_is_not_indexed(directory: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,8 @@ from shared_store import open_cache_fixture, store_fixture  # noqa: F401 - fixtu
 
 from compcache import CacheWarning, Identity
 from compcache.errors import FormatError
+from compcache.remote.connection import ask
+from compcache.remote.directory import outbox_directory
 from compcache.remote.outbox import Outbox, Upload
 
 if TYPE_CHECKING:
@@ -39,6 +42,25 @@ def test_a_sweep_passes_over_what_vanishes(tmp_path: Path, monkeypatch: pytest.M
     Outbox(str(tmp_path)).sweep()
     monkeypatch.undo()
     assert os.listdir(tmp_path) == []
+
+
+def test_directories_of_stores_that_nobody_uses_end(store: Path, open_cache: Callable[..., Cache]) -> None:
+    """The store of the cache has not been used for long either, but is now."""
+    cache = open_cache("a")
+    Outbox(outbox_directory(store.as_uri(), os.environ)).put(Upload("ccr3/m/1", b"module", [], 0.5, always=True))
+    runtime = store.parent / "run" / "compcache"
+    (own,) = runtime.iterdir()
+    for name in ("left", "full", "recent"):
+        (runtime / name).mkdir(mode=0o700)
+    for name in ("breaker", "helper-6.lock", "used", "1.upload3"):
+        (runtime / "full" / name).touch()
+    month = time.time() - 31 * 86400
+    for path in (own, runtime / "left", runtime / "full"):
+        os.utime(path, (month, month))
+    question = ask(cache.remote.settings, "status")  # type: ignore[union-attr]
+    assert question.wait(60.0)
+    assert {own.name, "recent"} <= {path.name for path in runtime.iterdir()}
+    assert not any((runtime / name).exists() for name in ("left", "full"))
 
 
 @pytest.mark.parametrize("at", [0, 20, -1])

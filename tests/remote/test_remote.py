@@ -249,3 +249,16 @@ def test_a_plain_name_beside_one_of_content_is_not_asked_for(open_cache: Callabl
     own = ModuleSource(constant("f", 2) + constant("plain", 6), {name.func_name: Function(symbol="f"), "plain": Function()})
     assert not frontend.add_missing(second, [name.func_name, "plain"], lambda: own).was_cached
     assert second.get_target("plain")() == 6
+
+
+def test_a_linked_closure_is_not_pushed_instead_of_the_modules_of_its_functions(open_cache: Callable[..., Cache]) -> None:
+    name = Identity("callee", code=CALLEE)
+    with open_cache("a") as cache:
+        cache.add_module(ModuleSource(CALLER, {"caller": "i64(i64)"}, imports={"callee": name.func_name}))
+        cache.add_module(ModuleSource(CALLEE, {name.func_name: Function("i64(i64)", symbol="callee")}))
+        cache.link(["caller", name], into="set")
+        assert cache.push(["caller", name]) == 2
+        assert cache.flush_uploads()
+    with open_cache("b", "read") as cache:
+        assert {*cache.prefetch([name, "caller"], plain=True)} == {"caller", name.func_name}
+        assert (cache.get_target(name)(1), cache.get_target("caller")(1)) == (101, 101)

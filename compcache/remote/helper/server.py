@@ -20,6 +20,7 @@ from compcache.remote.address import RemoteSettings
 from compcache.remote.answer import SKIPPED, STORE_ERROR, UNAVAILABLE, HelperAnswer
 from compcache.remote.breaker import Breaker
 from compcache.remote.connection import COMPILE_SECONDS, LENGTH, LOCK, MAX_MESSAGE, REFUSED, SOCKET, encode, owner_of
+from compcache.remote.directory import remove_unused_directories
 from compcache.remote.helper.backends import BackendMissingError, TooLargeError, open_backend
 from compcache.remote.helper.garbage import GarbageCollector
 from compcache.remote.helper.lookups import FindQuestion, LookUp
@@ -70,6 +71,7 @@ class Helper:
 
     async def serve(self, listener: socket.socket) -> None:
         """Answer questions on `listener` until the helper is idle and no upload waits."""
+        remove_unused_directories(self._directory)
         server = await asyncio.start_unix_server(self._serve_connection, sock=listener)
         for tier in self._chain.tiers:
             tier.outbox.sweep()
