@@ -38,6 +38,8 @@ _OWNERS = {
     ccallback.CFunc: ("_cache", "_pyfunc", "compile"),
     ufuncbuilder.UFuncDispatcher: ("cache", "py_func", "_compile_core"),
 }
+#: The first argument of the functions that Numba generates for the attributes and methods of jitclass instances, which only Python calls.
+_SELF = ("__numba_self_",)
 
 
 class Hooks:
@@ -150,12 +152,14 @@ class Hooks:
         """Replace a function's cache object until `remove` if Numba created it. Leave the backend's own cache objects.
 
         The owner has the cache object and the Python function in the attributes with these names. Without a request for caching, the cache
-        object is replaced only with `stores_all`, and only if Python calls the function, as it calls the methods of typed lists. The cache
-        objects of lazy functions stay.
+        object is replaced only with `stores_all`, and only if Python calls the function, as it calls the methods of typed lists. Numba
+        compiles the accessors of jitclass instances for Python while it compiles code that returns an instance. The cache objects of lazy
+        functions stay.
         """
         current, compiler = getattr(owner, attribute), getattr(owner, "_compiler", None)
         is_requested = isinstance(current, caching.FunctionCache)
-        is_stored = self._stores_all and type(current) is caching.NullCache and owner_of(owner) is compiler and not scopes.is_compiling()
+        is_for_python = not scopes.is_compiling() or getattr(owner, function).__code__.co_varnames[:1] == _SELF
+        is_stored = self._stores_all and type(current) is caching.NullCache and owner_of(owner) is compiler and is_for_python
         if is_requested or is_stored:
             self._adopted_owners.append((weakref.ref(owner), attribute))
             cache = FunctionCache(self._backend, owner, getattr(owner, function), is_requested=is_requested, fallback=current)
