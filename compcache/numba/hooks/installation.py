@@ -38,8 +38,6 @@ _OWNERS = {
     ccallback.CFunc: ("_cache", "_pyfunc", "compile"),
     ufuncbuilder.UFuncDispatcher: ("cache", "py_func", "_compile_core"),
 }
-#: The first argument of the functions that Numba generates for the attributes and methods of jitclass instances, which only Python calls.
-_SELF = ("__numba_self_",)
 
 
 class Hooks:
@@ -149,16 +147,14 @@ class Hooks:
         return wrap
 
     def _adopt(self, owner: Any, attribute: str, function: str) -> None:
-        """Replace a function's cache object until `remove` if Numba created it. Leave the backend's own cache objects.
+        """Replace a function's cache object until `remove` if Numba created it. Leave those of the backend and of lazy functions.
 
-        The owner has the cache object and the Python function in the attributes with these names. Without a request for caching, the cache
-        object is replaced only with `stores_all`, and only if Python calls the function, as it calls the methods of typed lists. Numba
-        compiles the accessors of jitclass instances for Python while it compiles code that returns an instance. The cache objects of lazy
-        functions stay.
+        The owner has the cache object and the Python function in the attributes with these names. Unless caching is requested, this happens
+        only with `stores_all` and to functions that Python calls: methods of typed lists, accessors that Numba compiles amid a constructor.
         """
         current, compiler = getattr(owner, attribute), getattr(owner, "_compiler", None)
         is_requested = isinstance(current, caching.FunctionCache)
-        is_for_python = not scopes.is_compiling() or getattr(owner, function).__code__.co_varnames[:1] == _SELF
+        is_for_python = not scopes.is_compiling() or getattr(owner, function).__code__.co_varnames[:1] == ("__numba_self_",)
         is_stored = self._stores_all and type(current) is caching.NullCache and owner_of(owner) is compiler and is_for_python
         if is_requested or is_stored:
             self._adopted_owners.append((weakref.ref(owner), attribute))
