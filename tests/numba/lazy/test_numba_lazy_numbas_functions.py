@@ -112,3 +112,13 @@ def test_new_callers_of_functions_that_ran_without_numba_are_stored(tmp_path: Pa
     assert ask("(steps.step(1), callers.double(5))")[0] == (8, 24)
     project.write(steps=_STEP)
     assert ask("(steps.step(1), callers.double(5))") == ((4, 16), False)
+
+
+def test_a_function_that_sets_a_chunk_size_runs(tmp_path: Path) -> None:
+    """Numba notes None for such a block, which is no function that it lifts."""
+    project = Project(tmp_path)
+    block = "    with parallel_chunksize(8):\n        y = x + 1\n    return y\n"
+    project.write(chunks=f"from numba import njit, parallel_chunksize\n\n@njit\ndef chunk(x):\n{block}")
+    for _ in range(2):
+        script = f"{_INSTALL}import chunks\nresult = chunks.chunk(1)"
+        assert project.run(script, backend=False, COMPCACHE_DIR=str(project.cache)) == 2
