@@ -72,7 +72,7 @@ class NotYetCacheable(NotCacheable):
 
 def numba_refusal_reason(cres: Any) -> str:
     """Return why neither Numba nor this package can cache a compile result, in the words of Numba's warning; "" if one of them can."""
-    if any(not lifted.can_cache for lifted in cres.lifted or ()):
+    if any(not lifted.can_cache for lifted in cres.lifted or () if lifted):
         return "it uses lifted code"
     if cres.library.has_dynamic_globals and assembly_of(cres.library, cres.library._final_module, _entry_symbols(cres.fndesc)) is None:
         return _DYNAMIC_GLOBALS

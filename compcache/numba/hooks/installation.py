@@ -147,15 +147,15 @@ class Hooks:
         return wrap
 
     def _adopt(self, owner: Any, attribute: str, function: str) -> None:
-        """Replace a function's cache object until `remove` if Numba created it. Leave the backend's own cache objects.
+        """Replace a function's cache object until `remove` if Numba created it. Leave those of the backend and of lazy functions.
 
-        The owner has the cache object and the Python function in the attributes with these names. Without a request for caching, the cache
-        object is replaced only with `stores_all`, and only if Python calls the function, as it calls the methods of typed lists. The cache
-        objects of lazy functions stay.
+        The owner has the cache object and the Python function in the attributes with these names. Unless caching is requested, this happens
+        only with `stores_all` and to functions that Python calls: methods of typed lists, accessors that Numba compiles amid a constructor.
         """
         current, compiler = getattr(owner, attribute), getattr(owner, "_compiler", None)
         is_requested = isinstance(current, caching.FunctionCache)
-        is_stored = self._stores_all and type(current) is caching.NullCache and owner_of(owner) is compiler and not scopes.is_compiling()
+        is_for_python = not scopes.is_compiling() or getattr(owner, function).__code__.co_varnames[:1] == ("__numba_self_",)
+        is_stored = self._stores_all and type(current) is caching.NullCache and owner_of(owner) is compiler and is_for_python
         if is_requested or is_stored:
             self._adopted_owners.append((weakref.ref(owner), attribute))
             cache = FunctionCache(self._backend, owner, getattr(owner, function), is_requested=is_requested, fallback=current)
