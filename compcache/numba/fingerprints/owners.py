@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "function_of", "hashed_reference", "is_compared_by_identity", "number_of_class", "owner_of", "record_lazy_owner", "record_ufunc",
-    "ufunc_of",
+    "function_of", "hashed_reference", "is_compared_by_identity", "name_and_number_of_class", "owner_of", "record_lazy_owner",
+    "record_ufunc", "ufunc_of",
 ]  # fmt: skip
 
 #: The attributes of Numba's objects that contain the owner of a lazy function's code, and a weak reference to the ufunc of a dispatcher.
 _OWNER, _UFUNC = "_compcache_owner", "_compcache_ufunc"
-#: The module, the name and the number of each class that has one. The reference to a class removes its row when the class is gone.
-_numbers: dict[ref[type], tuple[str, str, int]] = {}
+#: The numbers of each class by module and name. The reference to a class removes its row when the class is gone.
+_numbers: dict[ref[type], dict[tuple[str, str], int]] = {}
 
 
 def owner_of(value: Any) -> Any:
@@ -52,21 +52,24 @@ def is_compared_by_identity(cls: type) -> bool:
     return metaclass.__hash__ is type.__hash__ and metaclass.__eq__ is type.__eq__
 
 
-def number_of_class(cls: type) -> int:
-    """Return the number of a class among the classes to which code has referred by its name, and which still exist; 0 for the first one.
+def name_and_number_of_class(cls: type) -> tuple[str, int]:
+    """Return the name under which code can refer to a class, and the number of the class; ("", 0) if its module does not contain the class.
 
-    Code refers to a class by its name when it is loaded, or raises the class for the first time. So code for a class that was defined again
-    has another key than code for the former class: an image is mapped once, and keeps its class.
+    The number is that among the classes to which code has referred by this name, and which still exist: 0 for the first one. Code refers to
+    a class by its name when it is loaded, or raises the class for the first time. So code for a class that was defined again has another
+    key than code for the former class: an image is mapped once, and keeps its class.
     """
+    name = name_of_class(cls)
+    if name is None:
+        return "", 0
+    key = cls.__module__, name
     row = _numbers.get(ref(cls))
     if row is None:
-        name = name_of_class(cls)
-        if name is None:
-            return 0
-        taken = {number for module, known, number in [*_numbers.values()] if (module, known) == (cls.__module__, name)}
-        row = cls.__module__, name, next(number for number in range(len(taken) + 1) if number not in taken)
-        row = _numbers.setdefault(ref(cls, _numbers.pop), row)
-    return row[2]
+        row = _numbers.setdefault(ref(cls, _numbers.pop), {})
+    if key not in row:
+        taken = {known.get(key) for known in [*_numbers.values()]}
+        row.setdefault(key, next(number for number in range(len(taken) + 1) if number not in taken))
+    return name, row[key]
 
 
 def record_lazy_owner(dispatcher: Any, owner: Any) -> None:
