@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING
 
 import pytest
 from numba_modes import Programs, uncached_fixture  # noqa: F401 - fixtures
+
+from compcache.numba.fingerprints.owners import name_and_number_of_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -281,3 +284,18 @@ def test_code_of_present_classes_is_not_used_for_former_classes(tmp_path: Path, 
     outcomes = [programs.start(mode, tmp_path / "cache", name, when) for when in ("early", "late", "late")]
     assert [outcome.answer for outcome in outcomes] == ["[True, True]"] * 3
     assert name != "renamed" or outcomes[2].stored == 0
+
+
+def test_classes_keep_their_numbers_until_they_are_freed() -> None:
+    def define() -> type:
+        cls = globals()["Defined"] = type("Defined", (Exception,), {"__module__": __name__})
+        return cls
+
+    first = define()
+    numbers = [name_and_number_of_class(first)]
+    second = define()
+    numbers.append(name_and_number_of_class(second))
+    del first
+    gc.collect()
+    numbers += [name_and_number_of_class(second), name_and_number_of_class(define())]
+    assert numbers == [("Defined", 0), ("Defined", 1), ("Defined", 1), ("Defined", 0)]

@@ -9,6 +9,7 @@ from _weakref import ref  # importing `weakref` is slow
 
 from compcache.numba.registered.library import name_of_class
 from compcache.numba.registered.marks import is_marked
+from compcache.numba.registered.named_objects import name_object, present_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ __all__ = [
 
 #: The attributes of Numba's objects that contain the owner of a lazy function's code, and a weak reference to the ufunc of a dispatcher.
 _OWNER, _UFUNC = "_compcache_owner", "_compcache_ufunc"
-#: The numbers of each class by module and name. The reference to a class removes its row when the class is gone.
-_numbers: dict[ref[type], dict[tuple[str, str], int]] = {}
 
 
 def owner_of(value: Any) -> Any:
@@ -62,14 +61,9 @@ def name_and_number_of_class(cls: type) -> tuple[str, int]:
     name = name_of_class(cls)
     if name is None:
         return "", 0
-    key = cls.__module__, name
-    row = _numbers.get(ref(cls))
-    if row is None:
-        row = _numbers.setdefault(ref(cls, _numbers.pop), {})
-    if key not in row:
-        taken = {known.get(key) for known in [*_numbers.values()]}
-        row.setdefault(key, next(number for number in range(len(taken) + 1) if number not in taken))
-    return name, row[key]
+    group = f"class {cls.__module__}.{name}"
+    known = present_name(id(cls)) or ""
+    return name, int((known if known.startswith(f"{group}-") else name_object(cls, group)).rpartition("-")[2])
 
 
 def record_lazy_owner(dispatcher: Any, owner: Any) -> None:
