@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING
 
 import pytest
 from numba_modes import Programs, uncached_fixture  # noqa: F401 - fixtures
+
+from compcache.numba.fingerprints.owners import name_and_number_of_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -230,3 +233,69 @@ def test_functions_that_are_defined_again_are_found_while_former_classes_exist(t
     assert outcomes[1].stored == 0
     if mode == "run":
         assert programs.start(mode, tmp_path / "cache", "modules").answer == "False"
+
+
+#: Closures keep the former classes, which have another name now, or none. An argument determines which function is called first, and when.
+_CLOSURES_OVER_FORMER_CLASSES = """
+    import sys
+    from collections import namedtuple
+    from DECORATORS import njit
+
+    def make():
+        error, pair = Negative, Pair
+
+        @njit(cache=True)
+        def check(x):
+            if x < 0:
+                raise error("negative")
+            return pair(x, x)
+
+        return check, (error, pair)
+
+    def classes_of(function):
+        try:
+            function(-1)
+        except Exception as error:
+            return type(error), type(function(1))
+
+    class Negative(Exception):
+        pass
+
+    Pair = namedtuple("Pair", "first second")
+    former = make()
+    if "renamed" in sys.argv:
+        FormerNegative, FormerPair = Negative, Pair
+    if "early" in sys.argv:
+        classes_of(former[0])
+
+    class Negative(Exception):
+        pass
+
+    Pair = namedtuple("Pair", "first second")
+    functions = [make(), former]
+    print([classes_of(function) == classes for function, classes in functions])
+"""
+
+
+@pytest.mark.parametrize("mode", ["run", "variable"])
+@pytest.mark.parametrize("name", ["renamed", "nameless"])
+def test_code_of_present_classes_is_not_used_for_former_classes(tmp_path: Path, mode: str, name: str) -> None:
+    programs = Programs(tmp_path, _CLOSURES_OVER_FORMER_CLASSES)
+    outcomes = [programs.start(mode, tmp_path / "cache", name, when) for when in ("early", "late", "late")]
+    assert [outcome.answer for outcome in outcomes] == ["[True, True]"] * 3
+    assert name != "renamed" or outcomes[2].stored == 0
+
+
+def test_classes_keep_their_numbers_until_they_are_freed() -> None:
+    def define() -> type:
+        cls = globals()["Defined"] = type("Defined", (Exception,), {"__module__": __name__})
+        return cls
+
+    first = define()
+    numbers = [name_and_number_of_class(first)]
+    second = define()
+    numbers.append(name_and_number_of_class(second))
+    del first
+    gc.collect()
+    numbers += [name_and_number_of_class(second), name_and_number_of_class(define())]
+    assert numbers == [("Defined", 0), ("Defined", 1), ("Defined", 1), ("Defined", 0)]

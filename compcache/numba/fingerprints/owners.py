@@ -9,20 +9,19 @@ from _weakref import ref  # importing `weakref` is slow
 
 from compcache.numba.registered.library import name_of_class
 from compcache.numba.registered.marks import is_marked
+from compcache.numba.registered.named_objects import name_object, present_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "function_of", "hashed_reference", "is_compared_by_identity", "number_of_class", "owner_of", "record_lazy_owner", "record_ufunc",
-    "ufunc_of",
+    "function_of", "hashed_reference", "is_compared_by_identity", "name_and_number_of_class", "owner_of", "record_lazy_owner",
+    "record_ufunc", "ufunc_of",
 ]  # fmt: skip
 
 #: The attributes of Numba's objects that contain the owner of a lazy function's code, and a weak reference to the ufunc of a dispatcher.
 _OWNER, _UFUNC = "_compcache_owner", "_compcache_ufunc"
-#: The module, the name and the number of each class that has one. The reference to a class removes its row when the class is gone.
-_numbers: dict[ref[type], tuple[str, str, int]] = {}
 
 
 def owner_of(value: Any) -> Any:
@@ -52,21 +51,19 @@ def is_compared_by_identity(cls: type) -> bool:
     return metaclass.__hash__ is type.__hash__ and metaclass.__eq__ is type.__eq__
 
 
-def number_of_class(cls: type) -> int:
-    """Return the number of a class among the classes to which code has referred by its name, and which still exist; 0 for the first one.
+def name_and_number_of_class(cls: type) -> tuple[str, int]:
+    """Return the name under which code can refer to a class, and the number of the class; ("", 0) if its module does not contain the class.
 
-    Code refers to a class by its name when it is loaded, or raises the class for the first time. So code for a class that was defined again
-    has another key than code for the former class: an image is mapped once, and keeps its class.
+    The number is that among the classes to which code has referred by this name, and which still exist: 0 for the first one. Code refers to
+    a class by its name when it is loaded, or raises the class for the first time. So code for a class that was defined again has another
+    key than code for the former class: an image is mapped once, and keeps its class.
     """
-    row = _numbers.get(ref(cls))
-    if row is None:
-        name = name_of_class(cls)
-        if name is None:
-            return 0
-        taken = {number for module, known, number in [*_numbers.values()] if (module, known) == (cls.__module__, name)}
-        row = cls.__module__, name, next(number for number in range(len(taken) + 1) if number not in taken)
-        row = _numbers.setdefault(ref(cls, _numbers.pop), row)
-    return row[2]
+    name = name_of_class(cls)
+    if name is None:
+        return "", 0
+    group = f"class {cls.__module__}.{name}"
+    known = present_name(id(cls)) or ""
+    return name, int((known if known.startswith(f"{group}-") else name_object(cls, group)).rpartition("-")[2])
 
 
 def record_lazy_owner(dispatcher: Any, owner: Any) -> None:

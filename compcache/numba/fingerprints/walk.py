@@ -18,7 +18,7 @@ from compcache.digest import blake2b
 from compcache.numba.fingerprints import COMPILED, NAMED, RUN
 from compcache.numba.fingerprints.code_digest import bits_of, plain_name
 from compcache.numba.fingerprints.functions import feed_function, find_registrations
-from compcache.numba.fingerprints.owners import hashed_reference, is_compared_by_identity, number_of_class
+from compcache.numba.fingerprints.owners import hashed_reference, is_compared_by_identity, name_and_number_of_class
 from compcache.numba.fingerprints.stand_ins import handler_without_numba, is_module_of_generators
 from compcache.numba.fingerprints.values import feed_class_and_attributes, handler_of
 from compcache.numba.registered.code_reads import MISSING
@@ -118,7 +118,7 @@ class Walk:
         self._waiting: list[tuple[Any, str, str, bool]] = []
         self._parts: list[FunctionPart] = []
         self._classes: dict[int, FunctionPart] = {}
-        self._class_numbers: dict[int, int] = {}
+        self._class_names: dict[int, tuple[str, int]] = {}
         self._owners: dict[int, list[ref[Any]]] = {}  # by the id of the function
         self._total = blake2b(digest_size=_SIZE, person=b"compcache-numba5")
         self._state = blake2b(digest_size=_SIZE)
@@ -294,13 +294,14 @@ class Walk:
         self.refer_to_function(function, where, NAMED if self.mode == NAMED else COMPILED)
 
     def record_class(self, cls: type) -> None:
-        """Record a class of the program that this walk has reached, and feed its number, unless references to the class cannot be keys."""
+        """Record a class of the program that this walk has reached, and feed its name and number, unless references cannot be keys."""
         if is_compared_by_identity(cls):
             if id(cls) not in self._classes:
                 self._classes[id(cls)] = FunctionPart(cls, b"", CLASS)
-                self._class_numbers[id(cls)] = number_of_class(cls)
-            if number := self._class_numbers[id(cls)]:  # otherwise the token is missing from keys since 1.0.0
-                self.feed_token("defined again", number)
+                self._class_names[id(cls)] = name_and_number_of_class(cls)
+            name, number = self._class_names[id(cls)]
+            if name != cls.__qualname__ or number:
+                self.feed_token("found as", name, number)
 
     def feed_declared(self, overloads: Iterable[CodeIdentity] | None, function: Any) -> None:
         """Feed the identities of the code of a dispatcher that compiles no more code.

@@ -1,4 +1,4 @@
-"""Names the objects of the program whose addresses compiled code contains, as long as they live.
+"""Names the objects of the program whose addresses compiled code contains, and numbers classes of one name, as long as they live.
 
 A name consists of a digest, and a number that distinguishes objects with the same digest. It belongs to one object as long as the object
 lives. Keys contain the names of the objects that a function can reach, so a name in stored code refers to the object that the function
@@ -7,8 +7,8 @@ reaches in the process that loads the code.
 
 from __future__ import annotations
 
+from _weakref import ref  # importing `weakref` is slow
 from functools import partial
-from weakref import ref
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
