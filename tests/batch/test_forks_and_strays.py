@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -35,6 +36,11 @@ def lowers_limit(name):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
     return constant(name, soft)
+
+def raises_limit(name):
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return constant(name, os.getpid())
 
 def each_socket():
     for name in os.listdir("/proc/self/fd"):
@@ -236,6 +242,18 @@ def test_what_a_job_leaves_running_ends_although_the_batch_is_killed_first(
 @pytest.mark.slow
 def test_resource_limits_that_a_job_changes_end_with_it(cache: Cache, jobs: ModuleType) -> None:
     assert run(cache, [Job(name, jobs.lowers_limit, (name,)) for name in ("one", "two")], jobs).failed == ()
+    assert cache.get_target("one")() == cache.get_target("two")()
+
+
+@pytest.mark.slow
+def test_a_worker_goes_on_after_a_job_that_raised_a_resource_limit(cache: Cache, jobs: ModuleType) -> None:
+    """As packages do that need many open files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard - 1), hard))
+    try:
+        assert run(cache, [Job(name, jobs.raises_limit, (name,)) for name in ("one", "two")], jobs).failed == ()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert cache.get_target("one")() == cache.get_target("two")()
 
 
