@@ -1,7 +1,7 @@
 """Worker processes that may die. A job that kills its worker affects no other job.
 
 A worker has one job at a time, and its own channel. If a worker dies, or is ended after a timeout, its job has failed, and the
-next job gets a new worker. A worker is also replaced after a job that left processes behind, which end with the worker, or that changed
+next job gets a new worker. A worker is also replaced after a job that left processes behind, which end with the worker, or that lowered
 resource limits.
 """
 

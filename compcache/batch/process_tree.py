@@ -2,6 +2,7 @@
 
 A worker adopts processes that its jobs orphan. While the worker lives, ``/proc`` shows all its descendants below it. After the
 worker has ended, a mark in their environment identifies its descendants. On other systems, only the process group is known.
+Processes that the cache starts detached, such as the helper of a remote store, do not count: they serve other processes too.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.interrupts import suppress
+from compcache.processes.detached import DETACHED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -53,7 +55,7 @@ def has_children() -> bool:
         tasks = os.listdir("/proc/self/task")
         pids = [pid for task in tasks for pid in _read_text(f"/proc/self/task/{task}/children").split()]
         children = [_read_process(pid) for pid in map(int, pids)]
-        return any(process is not None and process.state not in _ENDED for process in children)
+        return any(process is not None and process.state not in _ENDED and not _is_detached(process) for process in children)
     return False
 
 
@@ -65,7 +67,7 @@ def descendants(pids: Iterable[int]) -> list[Process]:
     processes: list[Process] = []
     parents = list(pids)
     while parents:
-        offspring = children.pop(parents.pop(), [])
+        offspring = [child for child in children.pop(parents.pop(), []) if not _is_detached(child)]
         processes += offspring
         parents += [child.pid for child in offspring]
     return processes
@@ -73,15 +75,21 @@ def descendants(pids: Iterable[int]) -> list[Process]:
 
 def processes_with_marks(marks: Iterable[str]) -> list[Process]:
     """Return the processes, other than this one, whose environment variable `MARK` has one of these values."""
-    assignments = tuple([f"{MARK}={mark}".encode() for mark in marks])
+    assignments = {f"{MARK}={mark}" for mark in marks}
     if not assignments:
         return []
-    matching = []
-    for process in _all_processes():
-        variables = _read_text(f"/proc/{process.pid}/environ").encode("latin-1").split(b"\0")
-        if process.pid != os.getpid() and any(variable in assignments for variable in variables):
-            matching.append(process)
-    return matching
+    others = [process for process in _all_processes() if process.pid != os.getpid()]
+    return [process for process in others if not (assignments.isdisjoint(_environment(process)) or _is_detached(process))]
+
+
+def _environment(process: Process) -> list[str]:
+    """Return the environment with which a process was started, as assignments; [""] if it cannot be read."""
+    return _read_text(f"/proc/{process.pid}/environ").split("\0")
+
+
+def _is_detached(process: Process) -> bool:
+    """Return whether the cache started a process detached."""
+    return f"{DETACHED}=1" in _environment(process)
 
 
 def end_processes(processes: Iterable[Process]) -> None:

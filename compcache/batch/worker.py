@@ -16,6 +16,8 @@ import socket
 import sys
 import threading
 import time
+from math import inf
+from operator import lt
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from compcache.batch import process_tree
@@ -55,7 +57,7 @@ class Assignment(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The outcome of a job, and whether the worker must end, because the job left processes running or changed resource limits."""
+    """The outcome of a job, and whether the worker must end, because the job left processes running or lowered resource limits."""
 
     outcome: Outcome
     is_spent: bool
@@ -145,12 +147,14 @@ def _serve_jobs(channel: Channel) -> NoReturn:
                 if os.getpid() != worker:
                     os._exit(0)  # a job forked, and this is the child; its parent answers
             _flush_streams()
-            _send_message(channel, Answer(outcome, process_tree.has_children() or _resource_limits() != limits))
+            is_limited = any(map(lt, _resource_limits(), limits))
+            _send_message(channel, Answer(outcome, process_tree.has_children() or is_limited))
 
 
-def _resource_limits() -> list[tuple[int, int]]:
+def _resource_limits() -> list[float]:
     """Return all resource limits of this process. A lower limit, like one of memory, would make later jobs fail."""
-    return [resource.getrlimit(number) for name, number in vars(resource).items() if name.startswith("RLIMIT_")]
+    numbers = [number for name, number in vars(resource).items() if name.startswith("RLIMIT_")]
+    return [inf if limit == resource.RLIM_INFINITY else limit for number in numbers for limit in resource.getrlimit(number)]
 
 
 def _send_message(channel: Channel, message: Answer | None) -> None:

@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from compcache.formats.makers import Maker
     from compcache.maintain.policy import PrunePolicy
     from compcache.publish.module_rows import Platform, Row
+    from compcache.store import Store
     from compcache.usage.ledger import Uses
     from compcache.usage.module_files import FileStatus
     from compcache.usage.snapshot import Slice, Slices
 
-__all__ = ["Census", "Chooser"]
+__all__ = ["Census", "Chooser", "lacking_imports"]
 
 #: The factor by which the candidates grow if the first candidates did not suffice.
 _GROWTH = 2
@@ -151,38 +152,13 @@ class Chooser:
         return plan_prune(entries, self._policy, self._now, outside)
 
     def _mark_passed_over(self, relevant: dict[bytes, Entry]) -> None:
-        """Set `passed_over` of the entries in `relevant` that lack an import, directly or indirectly.
+        """Set `passed_over` of the entries in `relevant` that lack an import (`lacking_imports`).
 
-        The field gets those functions of the entry that complete entries provide too. Modules of layers count as complete. A prune without
-        layers sets nothing in a directory that other caches use with layers, because no import is known to be missing.
+        The field gets those functions of the entry that complete entries provide too.
         """
-        if not self._store.layers and LAYERS.directory in self._store.names_in(self._store.root):
-            return
         holders = Counter([name for entry in relevant.values() for name in entry.functions])
         added = {key: entry for key, entry in relevant.items() if entry.imports and any(holders[name] > 1 for name in entry.functions)}
-        known = dict(added)
-        providers: dict[str, set[bytes]] = {}
-        while added:
-            names = {name for entry in added.values() for name in entry.imports} - providers.keys()
-            rows = {name: {row[2] for row in self._store.find_numbered(name) if row[3] < LINKED} for name in names}
-            found = {module_id for module_ids in rows.values() for module_id in module_ids if self._store.exists(module_id)}
-            added = self._read_entries(found - known.keys())
-            known |= added
-            found -= {module_id for module_id in found & known.keys() if known[module_id].fault}
-            providers |= {name: module_ids & found for name, module_ids in rows.items()}
-        importers: dict[str, list[Entry]] = {}
-        for entry in known.values():
-            for name in entry.imports:
-                importers.setdefault(name, []).append(entry)
-        missing = [name for name, module_ids in providers.items() if not module_ids]
-        lacking: set[bytes] = set()
-        for name in missing:  # grows during the iteration
-            for entry in importers[name]:
-                lacking.add(entry.module_id)
-                for provided in entry.functions:
-                    if entry.module_id in providers.get(provided, ()):
-                        providers[provided].remove(entry.module_id)
-                        missing += [] if providers[provided] else [provided]
+        lacking = lacking_imports(self._store, added, self._read_entries)
         usable = [entry for entry in relevant.values() if lacking and entry.module_id not in lacking and not entry.fault]
         complete = {name for entry in usable for name in entry.functions}
         for module_id in lacking & relevant.keys():
@@ -339,6 +315,42 @@ class Chooser:
             new_entries = self._read_entries(related_ids.keys() - relevant.keys())
             relevant.update(new_entries)
             names = {name for entry in new_entries.values() for name in entry.functions} - visited_names
+
+
+def lacking_imports(
+    store: Store, added: dict[bytes, Entry], read: Callable[[set[bytes]], dict[bytes, Entry]], gone: Container[bytes] = ()
+) -> set[bytes]:
+    """Return the ids of modules that lack an import, directly or indirectly, if the modules in `gone` are removed. Look-ups pass them over.
+
+    The search starts from the entries in `added`, and `read` returns those of other modules. Modules of layers count as complete. Without
+    layers, the result is empty in a directory that other caches use with layers, because no import is known to be missing.
+    """
+    if not store.layers and LAYERS.directory in store.names_in(store.root):
+        return set()
+    known = dict(added)
+    providers: dict[str, set[bytes]] = {}
+    while added:
+        names = {name for entry in added.values() for name in entry.imports} - providers.keys()
+        rows = {name: {row[2] for row in store.find_numbered(name) if row[3] < LINKED and row[2] not in gone} for name in names}
+        found = {module_id for module_ids in rows.values() for module_id in module_ids if store.exists(module_id)}
+        added = read(found - known.keys())
+        known |= added
+        found -= {module_id for module_id in found & known.keys() if known[module_id].fault}
+        providers |= {name: module_ids & found for name, module_ids in rows.items()}
+    importers: dict[str, list[Entry]] = {}
+    for entry in known.values():
+        for name in entry.imports:
+            importers.setdefault(name, []).append(entry)
+    missing = [name for name, module_ids in providers.items() if not module_ids]
+    lacking: set[bytes] = set()
+    for name in missing:  # grows during the iteration
+        for entry in importers[name]:
+            lacking.add(entry.module_id)
+            for provided in entry.functions:
+                if entry.module_id in providers.get(provided, ()):
+                    providers[provided].remove(entry.module_id)
+                    missing += [] if providers[provided] else [provided]
+    return lacking
 
 
 #: Makes an `Entry` from its fields without a constructor call in Python.

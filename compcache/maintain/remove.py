@@ -9,12 +9,15 @@ from compcache.directory.places import MODULES, PLACES
 from compcache.errors import FunctionInUseError, NotCachedError, StorageError
 from compcache.formats.entry import EntryRecord, sequence_after
 from compcache.formats.group import GROUP
+from compcache.formats.known_faults import fault_of
 from compcache.formats.linked import decode_closure
 from compcache.formats.manifest import LINKED
 from compcache.hit.closures.validity import remove_results
 from compcache.identity import label_of
 from compcache.interrupts import suppress
+from compcache.maintain.candidates import lacking_imports
 from compcache.maintain.pins import pinned, unpin
+from compcache.maintain.policy import Entry
 from compcache.maintain.prune import rewrite_index
 from compcache.publish.additions import merge
 from compcache.publish.module_reader import linked_closures
@@ -34,6 +37,7 @@ from compcache.wording import join_first
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
+    from compcache.formats.index import Numbered
     from compcache.publish.module_lists import ModuleLists
     from compcache.publish.module_rows import Row
     from compcache.store import Store
@@ -129,7 +133,7 @@ def _plan_removal(store: Store, func_name: str, force: bool, gone: Container[byt
         layers = [layer.root for layer, (_, found, _) in places for row in found.values() if func_name in (*row.names, *_group_names(row))]
         place = f"only in the layer {layers[0]}, which this cache does not change" if layers else f"not in the cache {store.root}"
         raise NotCachedError(f"cannot remove function {func_name!r}: it is {place}", func_name=func_name, cache_dir=store.root)
-    _add_former(store, lists, holders)
+    _add_former(store, lists, holders, force=force)
     rows |= holders
     if not force:
         _require_unused(store, func_name, names, holders, rows)
@@ -141,21 +145,42 @@ def _plan_removal(store: Store, func_name: str, force: bool, gone: Container[byt
     return _RemovalPlan(module_ids, names, entries, {name for key in rows.keys() & {*module_ids} for name in rows[key].names})
 
 
-def _add_former(store: Store, lists: ModuleLists, holders: dict[bytes, Row]) -> None:
-    """Add to `holders` the modules with former code of functions whose newest code is there, and transitively those of their functions.
+def _add_former(store: Store, lists: ModuleLists, holders: dict[bytes, Row], *, force: bool) -> None:
+    """Add to `holders` the modules with former code that would answer after the removal, and transitively those of their functions.
 
-    If they stayed, former code would answer. Modules with the content of the newest code stay if they are newer than all former code.
+    This concerns the functions of the removed modules and, with `force`, the functions that import these, because look-ups pass over code
+    that lacks an import. Modules with the content of the code that answers now stay.
     """
-    pending = list(holders.values())
-    for row in pending:  # grows during the iteration
-        for name in filter(is_ordered, row.names):
-            additions = [found for found in store.index.find_numbered(name_key(name)) if found[3] < LINKED and store.exists(found[2])]
-            _, _, newest_id, _, newest = max(additions, default=_NONE)
-            left = [addition for addition in additions if newest_id in holders and addition[2] not in holders]
-            same = max([addition for addition in left if any(newest) and addition[4] == newest], default=_NONE)
-            rows = lists.rows([addition[2] for addition in left if addition > same])
-            holders |= rows
-            pending += rows.values()
+
+    def read_entries(module_ids: Iterable[bytes]) -> dict[bytes, Entry]:
+        """Return the entries of listed modules for `lacking_imports`."""
+        rows = lists.rows(module_ids).values()
+        return {row[0]: Entry(row[0], 0, 0.0, 0.0, row.names, row.imports, fault=fault_of(row.platform.made_by())) for row in rows}
+
+    def answering(additions: list[Numbered], lacking: Container[bytes]) -> Numbered:
+        """Return the newest of these additions that look-ups do not pass over."""
+        usable = [found for found in additions if found[2] not in lacking and not (found[2] in entries and entries[found[2]].fault)]
+        return max(usable or additions, default=_NONE)
+
+    names = set[str]()
+    added = {name for row in holders.values() for name in row.names}
+    while added:
+        names |= added
+        importing = lists.rows({module_id for _, module_id in lists.importers_of(added)} if force else ())
+        added = {name for row in importing.values() for name in row.names} - names
+    numbered = [store.index.find_numbered(name_key(name)) for name in filter(is_ordered, names)]
+    several = [[found for found in rows if found[3] < LINKED and store.exists(found[2])] for rows in numbered if len(rows) > 1]
+    entries = read_entries({found[2] for additions in several for found in additions})
+    before, after = [lacking_imports(store, entries, read_entries, gone) for gone in ((), holders)]
+    former = set[bytes]()
+    for additions in several:
+        current = answering(additions, before)
+        following = answering([found for found in additions if found[2] not in holders], after)
+        if _NONE < following < current and not (any(current[4]) and following[4] == current[4]):
+            former.add(following[2])
+    if rows := lists.rows(former):
+        holders |= rows
+        _add_former(store, lists, holders, force=force)
 
 
 def _carry_out(store: Store, plan: _RemovalPlan, gone: set[bytes] | None) -> list[bytes]:

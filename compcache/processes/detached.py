@@ -13,8 +13,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["LateFiles", "current_directory", "has_ended", "isolated_command", "start_detached"]
+__all__ = ["DETACHED", "LateFiles", "current_directory", "has_ended", "isolated_command", "start_detached"]
 
+#: The environment variable (not a setting) that marks detached processes. A batch does not end them with the job that started them.
+DETACHED = "_COMPCACHE_DETACHED"
 #: The interpreter's own path comes first. A file of the program (a `json.py` beside its script) must not replace a standard module.
 _START = "import sys\nsys.path[:] = dict.fromkeys([*sys.path, *{path!r}])\n{code}"
 
@@ -50,12 +52,13 @@ def start_detached(code: str, arguments: Sequence[str], environment: Mapping[str
 
     Raise `OSError` if the process cannot be started.
     """
+    command = isolated_command(code, arguments)
     reader, writer = os.pipe()
     actions: list[tuple[int, int, int] | tuple[int, int, str, int, int]] = [(os.POSIX_SPAWN_DUP2, reader, 0)]
     actions += [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in ((1, 2) if stdin else (0, 1, 2))]
     try:
         os.write(writer, stdin)  # does not block: the buffer of a pipe holds 4 KiB or more
-        return os.posix_spawn(sys.executable, isolated_command(code, arguments), environment, file_actions=actions, setsid=True)
+        return os.posix_spawn(sys.executable, command, {**environment, DETACHED: "1"}, file_actions=actions, setsid=True)
     finally:
         os.close(reader)
         os.close(writer)

@@ -9,6 +9,7 @@ from compcache.errors import IntegrityError, PickleNotAllowedError
 from compcache.formats.built_module import Sections
 from compcache.formats.footer import intact_footer, is_signed_with, sections_of
 from compcache.formats.graph import ORIGIN, decode_notes, pack_notes
+from compcache.formats.manifest import LINKED
 from compcache.formats.manifest_writer import WholeManifest
 from compcache.publish.additions import merge
 from compcache.publish.writer import publication_of, publish_file, publish_modules
@@ -106,6 +107,6 @@ def require_acceptable(store: Store, data: bytes | memoryview, *, func_name: str
     elif manifest.is_pickled() and not store.signing_key:
         reason = "is accepted only with a trusted signature; open the cache with trusted_keys"
         raise PickleNotAllowedError(f"module {name} contains a pickled global variable and {reason}")
-    if func_name not in [name for name, _, _ in manifest.indexed()]:
+    if func_name not in [func for func, offset, _ in manifest.indexed() if offset < LINKED]:  # closures are not used without their parts
         raise IntegrityError(f"the remote module {name} lacks {func_name!r}, which its card names: compile the function here", path=name)
     return AcceptedModule(footer, sections, manifest)

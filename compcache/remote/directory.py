@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["make_private_directory", "outbox_directory", "remove_unused_directories", "state_directory"]
 
 _UNUSED = 30 * 86400.0
+_NAME_SIZE = 8  # bytes of the digest in the name of a store's directory
 _WRITE = 0o022  # write permission for group and others
 _TEMPORARY = "/tmp"  # noqa: S108 - directories created there are private, and checked
 
@@ -42,15 +43,23 @@ def make_private_directory(path: str) -> str:
 def remove_unused_directories(beside: str) -> None:
     """Remove the directories beside a store's directory that no process has used for `_UNUSED` seconds, with the uploads there.
 
-    A directory that cannot be removed stays.
+    Directories whose helper runs stay: the clock may have been set. So do a user's files, and directories that cannot be removed.
     """
+    import fcntl
+
     parent = os.path.dirname(beside)
     for name in os.listdir(parent):
         path = os.path.join(parent, name)
-        with suppress(OSError):  # another helper has removed it
+        if len(name) != 2 * _NAME_SIZE or name.strip("0123456789abcdef") or not _is_own(path, 0o077):
+            continue
+        with suppress(OSError):  # another helper has removed it, or serves
             if time.time() - os.lstat(path).st_mtime > _UNUSED:
-                for file in os.listdir(path):
-                    os.unlink(os.path.join(path, file))
+                files = [os.path.join(path, file) for file in os.listdir(path)]
+                for lock in [file for file in files if file.endswith(".lock")]:
+                    with open(lock, "rb") as held:
+                        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for file in files:
+                    os.unlink(file)
                 os.rmdir(path)
 
 
@@ -115,5 +124,5 @@ def _directory_for(purpose: str, environment: Mapping[str, str]) -> str:
         base = f"{_TEMPORARY}/compcache-{os.geteuid()}"
         if not _is_own(base, _WRITE):
             make_private_directory(base)
-    name = blake2b(purpose.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    name = blake2b(purpose.encode("utf-8", "surrogatepass"), digest_size=_NAME_SIZE).hexdigest()
     return make_private_directory(os.path.join(make_private_directory(os.path.join(base, "compcache")), name))

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from helpers import constant
 from processes import Crowd
 
-from compcache import Cache, ModuleSource
+from compcache import Cache, Identity, ModuleSource
 from compcache.batch import BatchProgress, BatchReport, Job, compile_many
 from compcache.batch.channel import Channel, new_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
     from types import ModuleType
 
 JOBS = r'''
 import os, resource, signal, socket, subprocess, sys, threading, time
-from compcache import ModuleSource
+from compcache import Function, ModuleSource
 
 def constant(name, value=1):
     return ModuleSource("define i64 @%s() {\n  ret i64 %d\n}\n" % (name, value))
@@ -35,6 +36,11 @@ def lowers_limit(name):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
     return constant(name, soft)
+
+def raises_limit(name):
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return constant(name, os.getpid())
 
 def each_socket():
     for name in os.listdir("/proc/self/fd"):
@@ -100,6 +106,11 @@ def execs(name, path):
     process = subprocess.Popen(["sleep", "100"], start_new_session=True)
     note(path, process.pid)
     os._exit(3)
+
+def wakes_helper(identity, runtime):
+    os.environ["XDG_RUNTIME_DIR"] = runtime
+    ir = "define i64 @f() {\n  ret i64 %d\n}\n" % os.getpid()
+    return ModuleSource(ir, {identity.func_name: Function(symbol="f")})
 
 def returns_twice(name):
     os.fork()
@@ -235,6 +246,18 @@ def test_resource_limits_that_a_job_changes_end_with_it(cache: Cache, jobs: Modu
 
 
 @pytest.mark.slow
+def test_a_worker_goes_on_after_a_job_that_raised_a_resource_limit(cache: Cache, jobs: ModuleType) -> None:
+    """As packages do that need many open files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard - 1), hard))
+    try:
+        assert run(cache, [Job(name, jobs.raises_limit, (name,)) for name in ("one", "two")], jobs).failed == ()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert cache.get_target("one")() == cache.get_target("two")()
+
+
+@pytest.mark.slow
 def test_what_a_job_forks_ends_with_its_time(
     cache: Cache, jobs: ModuleType, tmp_path: Path, pids: Callable[[], list[int]]
 ) -> None:
@@ -363,3 +386,29 @@ def test_messages_that_a_stream_delivers_together_are_received_one_by_one() -> N
             sender.enqueue(message)
         sender.flush(block=True)
         assert (receiver.receive(), receiver.receive()) == ("setup", "job")
+
+
+@pytest.mark.slow
+def test_the_helper_of_a_remote_store_is_no_process_of_a_job(
+    tmp_path: Path, jobs: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs that take longer than a helper stays idle start it. It serves other processes too, and its uploads would be lost."""
+    for name in ("run", "other", "store"):
+        (tmp_path / name).mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    identities = [Identity("f", code=str(number)) for number in range(2)]
+    with Cache(tmp_path / "cache", remote=(tmp_path / "store").as_uri(), remote_mode="write") as cache:
+        batch = [Job(identity.func_name, jobs.wakes_helper, (identity, str(tmp_path / "other"))) for identity in identities]
+        assert run(cache, batch, jobs).failed == ()
+        workers = {cache.get_target(identity)() for identity in identities}
+    helpers = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if str(tmp_path / "other") in command_of(pid)]
+    for pid in helpers:
+        os.kill(pid, signal.SIGKILL)
+    assert (len(workers), len(helpers)) == (1, 1)
+
+
+def command_of(pid: int) -> str:
+    """Return the command line of a process, or "" if it has ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""

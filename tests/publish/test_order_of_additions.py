@@ -8,6 +8,7 @@ import shutil
 import signal
 import tempfile
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from compcache import (
     ModuleSource,
     NotCachedError,
     StorageError,
+    UndefinedSymbolError,
     frontend,
 )  # fmt: skip
 from compcache.files import Tree
@@ -224,6 +226,48 @@ def test_a_forced_removal_brings_no_former_code_of_the_functions_beside_it_back(
     cache.remove("f", force=True)
     with Cache(cache.path) as fresh:
         assert {name: fresh.has(name) for name in "fghk"} == {"f": False, "g": left, "h": left, "k": True}
+
+
+def importer(name: str, callee: str) -> ModuleSource:
+    """A function that returns the result of another one."""
+    body = f"declare i64 @{callee}()\ndefine i64 @{name}() {{\n  %r = call i64 @{callee}()\n  ret i64 %r\n}}\n"
+    return ModuleSource(body, imports=[callee])
+
+
+def answers(cache: Cache, names: str) -> dict[str, int | None]:
+    """Return what functions without arguments return in a new cache object, or None if their code cannot be loaded."""
+    with Cache(cache.path) as fresh:
+        targets = {}
+        for name in names:
+            with suppress(NotCachedError, UndefinedSymbolError):
+                targets[name] = fresh.get_target(name)()
+        return {name: targets.get(name) for name in names}
+
+
+def test_a_forced_removal_brings_no_former_code_of_importers_back(cache: Cache) -> None:
+    """Look-ups pass over code that lacks an import, so older code of h and i would answer."""
+    cache.add_modules([version(1, "h"), version(1, "i"), version(7)])
+    cache.add_modules([importer("h", "f")])
+    cache.add_modules([importer("i", "h")])
+    cache.add_module(version(5, "k"))
+    assert answers(cache, "fhik") == {"f": 7, "h": 7, "i": 7, "k": 5}
+    planned, _ = frontend.remove_functions(cache, ["f"], force=True, dry_run=True)
+    assert cache.remove("f", force=True) == planned["f"]
+    assert answers(cache, "fhik") == {"f": None, "h": None, "i": None, "k": 5}
+    cache.add_module(version(8))
+    assert answers(cache, "fhik") == {"f": 8, "h": 8, "i": 8, "k": 5}
+
+
+@pytest.mark.parametrize("removed", [2, 3])
+def test_a_forced_removal_distinguishes_code_that_lacks_an_import_from_code_that_answers(cache: Cache, removed: int) -> None:
+    """The third module with g lacks an import, so the second one answers. If that is removed, the first one must not answer instead."""
+    lacking = importer("g", "missing")
+    cache.add_module(version(1, "g"))
+    cache.add_module(two_versions(2, 2) if removed == 2 else version(2, "g"))
+    cache.add_module(ModuleSource(f"define i64 @f() {{\n  ret i64 3\n}}\n{lacking.ir}", imports=["missing"]) if removed == 3 else lacking)
+    assert answers(cache, "g") == {"g": 2}
+    cache.remove("f", force=True)
+    assert answers(cache, "fg") == {"f": None, "g": None if removed == 2 else 2}
 
 
 def test_half_an_addition_that_failed_is_not_indexed(directory: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -45,22 +46,27 @@ def test_a_sweep_passes_over_what_vanishes(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_directories_of_stores_that_nobody_uses_end(store: Path, open_cache: Callable[..., Cache]) -> None:
-    """The store of the cache has not been used for long either, but is now."""
+    """The store of the cache has not been used for long either, but is now. What a running helper or the user has there stays."""
     cache = open_cache("a")
     Outbox(outbox_directory(store.as_uri(), os.environ)).put(Upload("ccr3/m/1", b"module", [], 0.5, always=True))
     runtime = store.parent / "run" / "compcache"
     (own,) = runtime.iterdir()
-    for name in ("left", "full", "recent"):
-        (runtime / name).mkdir(mode=0o700)
+    left, full, recent, served, of_user = (runtime / name for name in ("1" * 16, "2" * 16, "3" * 16, "4" * 16, "of the user"))
+    for path in (left, full, recent, served, of_user):
+        path.mkdir(mode=0o700)
     for name in ("breaker", "helper-6.lock", "used", "1.upload3"):
-        (runtime / "full" / name).touch()
+        (full / name).touch()
+    (of_user / "file").touch()
+    (runtime / ("5" * 16)).symlink_to(of_user)
     month = time.time() - 31 * 86400
-    for path in (own, runtime / "left", runtime / "full"):
-        os.utime(path, (month, month))
-    question = ask(cache.remote.settings, "status")  # type: ignore[union-attr]
-    assert question.wait(60.0)
-    assert {own.name, "recent"} <= {path.name for path in runtime.iterdir()}
-    assert not any((runtime / name).exists() for name in ("left", "full"))
+    with (served / "helper-7.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for path in (own, left, full, served, of_user, runtime / ("5" * 16)):
+            os.utime(path, (month, month), follow_symlinks=False)
+        question = ask(cache.remote.settings, "status")  # type: ignore[union-attr]
+        assert question.wait(60.0)
+    assert all(path.exists() for path in (own, recent, served / "helper-7.lock", of_user / "file"))
+    assert not any(path.exists() for path in (left, full))
 
 
 @pytest.mark.parametrize("at", [0, 20, -1])

@@ -262,3 +262,26 @@ def test_a_linked_closure_is_not_pushed_instead_of_the_modules_of_its_functions(
     with open_cache("b", "read") as cache:
         assert {*cache.prefetch([name, "caller"], plain=True)} == {"caller", name.func_name}
         assert (cache.get_target(name)(1), cache.get_target("caller")(1)) == (101, 101)
+
+
+@pytest.mark.filterwarnings("ignore::compcache.CacheWarning")
+def test_a_linked_closure_in_a_store_is_refused_and_replaced(open_cache: Callable[..., Cache], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Earlier versions pushed linked closures."""
+    name = Identity("callee", code=CALLEE)
+    source = ModuleSource(CALLEE, {name.func_name: Function("i64(i64)", symbol="callee")})
+    with open_cache("a") as cache:
+        cache.add_module(ModuleSource(CALLER, {"caller": "i64(i64)"}, imports={"callee": name.func_name}))
+        cache.add_module(source)
+        cache.link(["caller", name], into="set")
+        with monkeypatch.context() as patch:
+            patch.setattr("compcache.remote.client.LINKED", 1 << 64)
+            cache.push([name])
+        assert cache.flush_uploads()
+    with open_cache("b") as cache:
+        assert not {*cache.prefetch([name])}
+        assert not frontend.add_missing(cache, [name.func_name], lambda: source).was_cached
+        cache.push([name])
+        assert cache.flush_uploads()
+    with open_cache("c", "read") as cache:
+        assert {*cache.prefetch([name])} == {name.func_name}
+        assert cache.get_target(name)(1) == 101
