@@ -227,9 +227,11 @@ def f(x):
 
 
 def _module(name: str, text: str) -> Any:
-    from compcache.numba.fingerprints import owners
+    from compcache.numba.registered import named_objects
 
-    owners._numbers.clear()  # a module that is made anew stands for another process, in which its classes are the first of their names
+    # A module that is made anew stands for another process, in which its classes are the first of their names.
+    named_objects._objects.clear()
+    named_objects._latest_names.clear()
     module: Any = types.ModuleType(name)
     module.__file__ = f"/{name}.py"
     sys.modules[name] = module
