@@ -110,9 +110,7 @@ def replace_stand_ins(function: Any) -> None:
 
 def _is_stand_in(value: Any) -> bool:
     """Return whether a value is a stand-in whose original is not being created now."""
-    if is_marked(type(value), "_compcache_original"):
-        return True
-    return issubclass(type(value), LazyObject) and id(value) not in _in_creation
+    return (is_marked(type(value), "_compcache_original") or issubclass(type(value), LazyObject)) and id(value) not in _in_creation
 
 
 def _original_of(value: Any) -> Any:

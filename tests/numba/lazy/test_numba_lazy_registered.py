@@ -262,3 +262,23 @@ result = answers, imported, backend.misses
     assert [answers[:2] for answers, _, _ in found] == [[50, 24]] * 3
     assert found[0][0][2] == found[2][0][2] == 2 * 2 + 6 + 4 + 7
     assert [rest for _, *rest in found[1:]] == [[False, 0], [True, 0]]
+
+
+def test_an_intrinsic_may_have_the_name_of_an_attribute_in_its_code(project: Project) -> None:
+    """Its code names `add`, which is also the global that contains the intrinsic itself. A start without Numba is not affected either."""
+    project.write(k="""
+    from numba import njit, types
+    from numba.extending import intrinsic
+
+    @intrinsic
+    def add(typingctx, x):
+        def codegen(context, builder, signature, args):
+            return builder.add(args[0], args[0].type(2))
+        return types.int64(types.int64), codegen
+
+    @njit
+    def f(x):
+        return add(x)
+    """)
+    script = "import sys, compcache.numba\ncompcache.numba.install(lazy=True)\nimport k\nresult = k.f(3), 'numba.core' in sys.modules"
+    assert [project.run(script, backend=False, COMPCACHE_DIR=str(project.cache)) for _ in range(2)] == [(5, True), (5, False)]
