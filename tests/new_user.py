@@ -103,6 +103,7 @@ class User:
         """Do what a page says."""
         name = page.relative_to(PACKAGE_ROOT)
         directory = Path(tempfile.mkdtemp(dir=self.home))
+        shutil.copytree(PACKAGE_ROOT / "examples", directory / "examples")  # README is read in a clone
         shutil.copytree(PACKAGE_ROOT / "examples/kernels", directory / "kernels")
         if programs_of(page):
             program = write_program(page, directory)
