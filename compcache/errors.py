@@ -194,8 +194,8 @@ class LibraryError(LinkError):
 
     library: str
 
-    def __init__(self, message: str, *, library: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, library: str = "", func_name: str = "", module_id: str = "") -> None:
+        super().__init__(message, func_name=func_name, module_id=module_id)
         self.library = library
 
 
