@@ -46,18 +46,20 @@ def remove_unused_directories(beside: str) -> None:
     Directories whose helper runs stay: the clock may have been set. So do a user's files, and directories that cannot be removed.
     """
     import fcntl
+    from contextlib import ExitStack
 
-    parent = os.path.dirname(beside)
-    for name in os.listdir(parent):
+    parent, names = os.path.dirname(beside), list[str]()
+    with suppress(OSError):
+        names = os.listdir(parent)
+    for name in names:
         path = os.path.join(parent, name)
         if len(name) != 2 * _NAME_SIZE or name.strip("0123456789abcdef") or not _is_own(path, 0o077):
             continue
-        with suppress(OSError):  # another helper has removed it, or serves
+        with suppress(OSError), ExitStack() as locks:  # another helper has removed it, or serves
             if time.time() - os.lstat(path).st_mtime > _UNUSED:
                 files = [os.path.join(path, file) for file in os.listdir(path)]
                 for lock in [file for file in files if file.endswith(".lock")]:
-                    with open(lock, "rb") as held:
-                        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    fcntl.flock(locks.enter_context(open(lock, "rb")), fcntl.LOCK_EX | fcntl.LOCK_NB)
                 for file in files:
                     os.unlink(file)
                 os.rmdir(path)
